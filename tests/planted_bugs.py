@@ -136,8 +136,8 @@ BUGS = (
     Bug(
         "retraction: of a positive and a retraction at one moment the positive wins",
         "streameval/core/relevance.py",
-        "        if positive > retraction:\n            counts[kind] += 1",
-        "        if positive >= retraction:\n            counts[kind] += 1",
+        "            if positive > retraction:\n                counts[kind] += 1",
+        "            if positive >= retraction:\n                counts[kind] += 1",
     ),
     Bug(
         "checkpoint: feedback that waits is not saved",

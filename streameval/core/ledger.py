@@ -16,10 +16,10 @@ import numpy as np
 from streameval.base.arrays import Ints
 from streameval.base.limits import FLUSH_STEP, SCORE_SLICE
 from streameval.core.definition import Definition
-from streameval.core.delays import bucket_of, delay_edges, slots_of
+from streameval.core.delays import slots_of
 from streameval.core.list_shapes import ListShapes
 from streameval.core.marks import NEVER, several
-from streameval.core.relevance import of_one, relevance, with_value
+from streameval.core.relevance import Judge
 from streameval.core.segments import Segments
 from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 from streameval.core.users import User
@@ -91,19 +91,18 @@ class Ledger:
     def __init__(
         self, definition: Definition, segments: Segments, aggregates: Sequence[Aggregate]
     ) -> None:
-        self.gains = tuple(definition.gain(kind) for kind in definition.kinds)
-        self.rules = [positive.value for positive in definition.positives]
-        self.edges = delay_edges(definition.attribution_window)
         self.cells = Cells()
         self.aggregates = aggregates
         self.deltas: dict[str, UserDelta] = {}
         self.changes = SegmentChanges({}, {}, {}, {})
         self.duplicate_feedback = 0
-        self.no_positives = (0,) * len(self.gains)
+        self.no_positives = (0,) * len(definition.kinds)
         self._segments = segments
         self.shapes = ListShapes(definition)
         self.has_lists = "lists" in definition.figures
         self.has_delays = "nowcast" in definition.figures
+        self.judge = Judge(definition, follows=self.has_delays)
+        self.gains = self.judge.gains
         self.rows = self._empty()
 
     def delta(self, user_id: str, ts: int) -> UserDelta:
@@ -136,10 +135,8 @@ class Ledger:
     ) -> None:
         """Book the first feedback to a slate whose impressions are booked; `micro` is its value."""
         time, cell = slate.time, self.cell(user, slate.segment)
-        rank, bucket = slate.rank(item, packed), bucket_of(self.edges, ts - time)
-        judged = of_one(kind, len(self.gains), self.gains[kind], rank, bucket)
+        judged = self.judge.first(kind, slate.rank(item, packed), ts - time, micro)
         if micro:
-            judged = with_value(judged, kind, micro)
             self.rows.values.add(time, cell, kind, micro)
         slate.booked = judged
         self.rows.positives.add(time, cell, kind, 1)
@@ -222,10 +219,12 @@ class Ledger:
                 slate.booked_impressions += more
                 delta[IMPRESSIONS] += more
                 self.rows.counts.add(time, cell, more, 0)
+        has_list = self.has_lists and slate.request is not None
+        ranks = slate.ranks() if has_list and not slate.is_packed else None
         if slate.feedback or slate.provisional or slate.booked is not NO_FEEDBACK:
-            self._judge(slate, delta, cell)
-        if self.has_lists and slate.request is not None:
-            self.book_list(slate, cell)
+            self._judge(slate, delta, cell, ranks)
+        if has_list:
+            self.book_list(slate, cell, ranks)
 
     def _retract(self, slate: Slate, delta: UserDelta) -> None:
         """Undo all bookings of a slate that moved to another time or segment."""
@@ -241,8 +240,10 @@ class Ledger:
             self.rows.latencies.add(slate.booked_time, cell, slate.booked_extras, 0)
             slate.booked_list, slate.booked_extras = None, 0
 
-    def _judge(self, slate: Slate, delta: UserDelta, cell: int) -> None:
-        judged = relevance(slate, self.gains, self.rules, self.edges)
+    def _judge(
+        self, slate: Slate, delta: UserDelta, cell: int, ranks: Mapping[str, int] | None
+    ) -> None:
+        judged = self.judge.relevance(slate, ranks)
         self.duplicate_feedback += judged.duplicates - slate.booked.duplicates
         self._book_worth(slate, delta, cell, judged)
         slate.booked = judged
@@ -266,11 +267,18 @@ class Ledger:
             for kind, micro in after.values:
                 rows.values.add(time, cell, kind, micro)
 
-    def book_list(self, slate: Slate, cell: int) -> None:
-        """Book shape and latency of the list of a slate with a request."""
-        size, ranks = slate.list_ranks()
+    def book_list(self, slate: Slate, cell: int, ranks: Mapping[str, int] | None = None) -> None:
+        """Book shape and latency of the list of a slate with a request.
+
+        `ranks` of its items, if they are known.
+        """
         extras, known = slate.extras, slate.booked_list
-        shape = self.shapes.of(size, ranks, fallback=extras & 1, hits=slate.booked.hits)
+        size, rising = slate.size(), None
+        if ranks is None and not slate.is_packed:  # else they are 1 to n
+            ranks = slate.ranks()
+        if ranks and max(ranks.values()) != size:
+            rising = tuple(sorted(ranks.values()))
+        shape = self.shapes.of(size, rising, fallback=extras & 1, hits=slate.booked.hits)
         if shape is not known:
             self.rows.lists.add(slate.time, cell, known, shape)
             slate.booked_list = shape

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from streameval.base.limits import MAX_ITEMS, MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
+from streameval.base.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
 from streameval.base.scaled import scale
 from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.list_shapes import Hits, ListShape
@@ -26,7 +26,6 @@ POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 # A list is searched for an item from its beginning: beyond this length a dict is faster.
 MAX_LISTED: Final = 32
-_ONE_TO_N: Final = list(range(1, MAX_ITEMS + 1))
 # Separates the items of a list that is kept as one string: no id holds a control character.
 BETWEEN: Final = "\n"
 
@@ -246,17 +245,6 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             (item, (packed & POSITION_MASK) or None, anchor + (packed >> POSITION_BITS))
             for item, packed in items.items()
         )
-
-    def list_ranks(self) -> tuple[int, tuple[int, ...] | None]:
-        """Return the number of items, and their ranks, rising: None where they are 1 to n."""
-        items = self._items
-        if isinstance(items, str):
-            return items.count(BETWEEN) + 1, None
-        size = len(items)
-        if [packed & POSITION_MASK for packed in items.values()] == _ONE_TO_N[:size]:
-            return size, None
-        ranks = sorted(self.ranks().values())
-        return size, None if ranks[-1] == size else tuple(ranks)
 
     def note_extras(self, event: ImpressionEvent | SlateEvent) -> None:
         """Note the fallback and the latency that an event of the slate gives."""

@@ -10,42 +10,25 @@ from collections.abc import Iterable, Sequence
 from streameval.base.limits import MICRO
 from streameval.base.scaled import scale
 from streameval.core.definition import Definition
-from streameval.core.delays import delay_edges
 from streameval.core.list_shapes import ListShapes
 from streameval.core.marks import NEVER, Marks, add_mark
 from streameval.core.outcome import FeedbackOutcome
-from streameval.core.relevance import relevance
+from streameval.core.relevance import Judge
 from streameval.core.slate import NO_FEEDBACK, Slate, SlateDetails, extras_of
 
 _PLAIN_SIZES = 64
 
 
-class RankedSlate(Slate):
-    """A slate whose items are numbers in text, from 0, and whose ranks are known."""
-
-    def rank(self, item: str, packed: int | None = None) -> int:  # noqa: ARG002
-        """Return the rank of an item, 1-based."""
-        return self.items[item]
-
-    def ranks(self) -> dict[str, int]:
-        """Return the rank of every item, 1-based."""
-        return self.items
-
-    def list_ranks(self) -> tuple[int, tuple[int, ...] | None]:
-        """Return the number of items, and their ranks, rising: None where they are 1 to n."""
-        ranks = tuple(self.items.values())
-        return len(ranks), ranks if ranks and ranks[-1] != len(ranks) else None
-
-
 class OutcomeSlates:
-    """Makes slates of rows under a definition; `unknown` counts feedback of other kinds."""
+    """Makes slates of rows under a definition; `unknown` counts feedback of other kinds.
+
+    The items of such a slate are numbers in text, from 0.
+    """
 
     def __init__(self, definition: Definition) -> None:
         self.unknown: dict[str, int] = {}
         self._kinds = {kind: index for index, kind in enumerate(definition.kinds)}
-        self._gains = tuple(definition.gain(kind) for kind in definition.kinds)
-        self._rules = [positive.value for positive in definition.positives]
-        self._edges = delay_edges(definition.attribution_window)
+        self._judge = Judge(definition, follows=False)
         self._shapes = ListShapes(definition)
         self._plain = [_items(range(1, size + 1)) for size in range(_PLAIN_SIZES)]
 
@@ -66,18 +49,18 @@ class OutcomeSlates:
         `ranks` rise; its earliest event gave the `labels`.
         """
         size = len(ranks)
-        is_plain = size < _PLAIN_SIZES and (not size or ranks[-1] == size)
-        items = self._plain[size] if is_plain else _items(ranks)
-        slate = RankedSlate(user, request, time, 0, time, items, booked_impressions=size)
+        is_plain = not size or ranks[-1] == size
+        items = self._plain[size] if is_plain and size < _PLAIN_SIZES else _items(ranks)
+        slate = Slate(user, request, time, 0, time, items, booked_impressions=size)
         slate.details = SlateDetails(NEVER, time, labels, {}, [])
         slate.feedback = self._marks(time, feedback)
         if slate.feedback is not None:
-            slate.booked = relevance(slate, self._gains, self._rules, self._edges)
+            slate.booked = self._judge.relevance(slate, items)
         if request is not None:
             slate.extras = slate.booked_extras = extras_of(fallback, latency_ms)
             hits = slate.booked.hits if slate.booked is not NO_FEEDBACK else ()
             slate.booked_list = self._shapes.of(
-                *slate.list_ranks(), fallback=slate.extras & 1, hits=hits
+                size, None if is_plain else tuple(ranks), fallback=slate.extras & 1, hits=hits
             )
         return slate
 
@@ -88,7 +71,7 @@ class OutcomeSlates:
             if kind is None:
                 self.unknown[entry.kind] = self.unknown.get(entry.kind, 0) + 1
                 continue
-            is_valued = self._rules[kind] != "none" and not entry.retract
+            is_valued = self._judge.rules[kind] != "none" and not entry.retract
             micro = scale(entry.value, MICRO) if is_valued else None
             ts = time + entry.delay
             marks = add_mark(marks, str(entry.item), kind, ts, entry.retract, micro)
