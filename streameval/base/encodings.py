@@ -26,6 +26,12 @@ _BINARY: Final = {
     b"Obj\x01": "an Avro file: write its records as JSON lines (fastavro a.avro > a.jsonl)",
     b"PK\x03\x04": "a zip archive: unpack it before (unzip)",
     b"\x1f\x8b": "packed by gzip: let its name end in .gz, or unpack it before (gzip -dc)",
+    b"BZh": "packed by bzip2: unpack it before (bzip2 -dc)",
+    b"\xfd7zXZ\x00": "packed by xz: unpack it before (xz -dc)",
+    b"\x04\x22\x4d\x18": "packed by lz4: unpack it before (lz4 -dc)",
+    b"\xff\x06\x00\x00sNaPpY": "packed by Snappy: unpack it before (snzip -dc)",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it before (7z x)",
+    b"ORC": "an ORC file: write its rows as JSON lines (orc-contents a.orc > a.jsonl)",
     b"\x28\xb5\x2f\xfd": "packed by zstd: let its name end in .zst, or unpack it before (zstd -dc)",
 }
 

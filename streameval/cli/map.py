@@ -177,19 +177,19 @@ def _became(
 
 def draft_profile(files: Sequence[str]) -> str:
     """Return the profile for the format of most lines, or a draft from their fields."""
-    from streameval.core.foreign_formats import format_of
+    from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
+    from streameval.profiles.draft import draft, taken_out
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
     if not values:
         raise InputError(f"{', '.join(files)}: no line to look at")
-    formats = Counter(
-        found.profile for value in values if (found := format_of(value)) and found.profile
-    )
-    if formats:
-        ((profile, count),) = formats.most_common(1)
-        head = f"# {count:,} of {len(values):,} lines look like messages of this profile.\n"
-        return head + library.text_of(profile)
-    from streameval.profiles.draft import draft
-
-    return draft(values)
+    path, messages = taken_out(values)
+    around = f"unwrap: {path}  # the message, within an envelope\n" if path else ""
+    formats = Counter(found.profile for value in messages if (found := format_of(value)))
+    formats["native"] = sum(map(is_ours, messages))
+    (profile, count), *_ = formats.most_common(1)
+    if not profile or not count:
+        return around + draft(messages)
+    head = f"# {count:,} of {len(messages):,} lines look like messages of this profile.\n"
+    return head + around + library.text_of(profile)

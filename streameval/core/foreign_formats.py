@@ -42,6 +42,15 @@ PROFILES: Final = {
 }
 """The profile that maps a format, by how its name begins; the first counts."""
 
+ENVELOPES: Final = {
+    "a Debezium change": "after",
+    "JSON with a schema (Kafka Connect)": "payload",
+    "a record of kcat -J": "payload",
+    "an event of EventBridge": "detail",
+    "a notification of SNS": "Message",
+}
+"""The field with the message, of formats that are around messages of any other."""
+
 
 FORMATS: Final = (
     _format("Segment or RudderStack", "messageId", "anonymousId"),
@@ -80,6 +89,9 @@ FORMATS: Final = (
     _format("Mixpanel", "event", "properties"),
     _format("a Debezium change", "before", "after", "op"),
     _format("JSON with a schema (Kafka Connect)", "schema", "payload"),
+    _format("a record of kcat -J", "topic", "offset", "payload"),
+    _format("an event of EventBridge", "detail-type", "detail"),
+    _format("a notification of SNS", "TopicArn", "Message"),
 )
 """The first row decides whose fields and values are all there, so rarer ones stand first."""
 
@@ -89,6 +101,7 @@ _MARKS: Final = frozenset(min(known.fields) for known in FORMATS)
 OURS: Final = frozenset({"impression", "slate", "feedback"})
 """A value with one of these as `type` is meant for us."""
 
+_UNWRAP: Final = "take the message out by a profile with `unwrap: {}` (docs/profiles.md)"
 _DOCS: Final = "convert it to the format of docs/events.md"
 _UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
@@ -128,11 +141,15 @@ _decode = msgspec.json.Decoder(Any).decode
 
 
 class Foreign(NamedTuple):
-    """The name of a format, what to do, and the profile that maps it, if there is one."""
+    """The name of a format, what to do, and the profile that maps it, if there is one.
+
+    `envelope`: the field with the message, where the format is an envelope.
+    """
 
     name: str
     advice: str
     profile: str | None = None
+    envelope: str | None = None
 
     def __str__(self) -> str:
         """Return a sentence on one value."""
@@ -161,7 +178,18 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
     return None
 
 
+def is_ours(value: bytes) -> bool:
+    """Return whether a value is meant to be an event of streameval."""
+    try:
+        fields = _decode(value)
+    except Exception:  # noqa: BLE001  # as above
+        return False
+    return isinstance(fields, Mapping) and fields.get("type") in OURS
+
+
 def _foreign(name: str, advice: str) -> Foreign:
+    if field := ENVELOPES.get(name):
+        return Foreign(name, _UNWRAP.format(field), envelope=field)
     for begin, profile in PROFILES.items():
         if name.startswith(begin):
             return Foreign(name, f"map it by the profile {profile} (docs/profiles.md)", profile)

@@ -26,6 +26,7 @@ from streameval.core.events import (
     is_plain,
     printable,
 )
+from streameval.core.foreign_formats import format_of
 from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
@@ -63,6 +64,7 @@ class ProfileDecoder(EventDecoder):
         self.ignored: Counter[str] = Counter()
         self._ignored = self.mapped = 0
         self._told = False
+        self._hint = ""
 
     @classmethod
     def by(
@@ -155,6 +157,10 @@ class ProfileDecoder(EventDecoder):
             said = _by_schema if by_schema else words.malformed
             return Rejection("malformed", in_words(said, value, str(error)))
         self._ignored += len(ignored)
+        if ignored and not self.ignored:
+            found_format = format_of(value)
+            if found_format is not None and found_format.envelope is not None:
+                self._hint = f"; {found_format}"
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
@@ -224,4 +230,4 @@ class ProfileDecoder(EventDecoder):
         )
         more = len(self.ignored) - _MOST_LISTED
         rest = f" and {more} other names" if more > 0 else ""
-        return f"no rule takes {listed}{rest}"
+        return f"no rule takes {listed}{rest}{self._hint}"

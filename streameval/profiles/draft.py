@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +14,8 @@ import yaml
 from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
+from streameval.core.foreign_formats import format_of
+from streameval.profiles.envelopes import unwrap
 
 _WORDS: Final = {
     "ts": ("ts", "timestamp", "time", "event_time", "eventtime", "created_at", "occurred_at"),
@@ -27,6 +29,37 @@ _LONGEST_EXAMPLE: Final = 40
 # What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
+
+
+def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
+    """Return the path to messages within the envelopes that most values are, and the messages.
+
+    The path is "" for values without an envelope. CloudEvents and arrays need no path.
+    """
+    path: list[str] = []
+    values = [message for value in values for message in _bare(value)]
+    while True:
+        known = Counter(found.envelope for each in values if (found := format_of(each)))
+        (field, count), *_ = known.most_common(1) or ((None, 0),)
+        if field is None or 2 * count <= len(values):
+            return ".".join(path), values
+        inner = [msgspec.json.decode(each).get(field) for each in values if format_of(each)]
+        inner = [message for message in inner if message is not None]
+        if not inner:
+            return ".".join(path), values
+        path.append(field)
+        is_text = isinstance(inner[0], str)  # no path goes into a text
+        values = [str(each).encode() if is_text else msgspec.json.encode(each) for each in inner]
+        if is_text:
+            return ".".join(path), values
+
+
+def _bare(value: bytes) -> Iterable[bytes]:
+    """Yield the messages of a value, without what every profile takes off."""
+    try:
+        return [msgspec.json.encode(each) for each in unwrap(msgspec.json.decode(value), "json")]
+    except (ValueError, RecursionError):  # the draft says what is wrong with it
+        return (value,)
 
 
 def draft(values: Sequence[bytes]) -> str:

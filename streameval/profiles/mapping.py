@@ -160,6 +160,8 @@ class Mapping:
             return (message,)
         if not isinstance(parts, list):
             raise MappingError(f"split: {self._split_text} finds no list")
+        if self._native:  # no rule looks around an event
+            return parts
         around = {key: each for key, each in message.items() if each is not parts}
         return ({**part, "_batch": around} if isinstance(part, dict) else part for part in parts)
 
@@ -187,7 +189,7 @@ class Mapping:
         Raises MappingError.
         """
         if self._native:
-            return [Mapped(each, "native") for each in unwrap(value, "json")], []
+            return [Mapped(each, "native") for each in self.messages(value)], []
         events: list[Mapped] = []
         ignored: list[str] = []
         for message in self.messages(value):

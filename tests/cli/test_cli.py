@@ -1,9 +1,11 @@
 """The command line: what each command prints, how it ends, and what an error looks like."""
 
 import asyncio
+import bz2
 import dataclasses
 import gzip
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -523,6 +525,10 @@ def test_a_folder_is_no_file(tmp_path):
         (b"PAR1\x15\n\x15", "is a Parquet file: write its rows as JSON lines"),
         (b"Obj\x01\x04\n", "is an Avro file: write its records as JSON lines"),
         (b"PK\x03\x04\n", "is a zip archive: unpack it"),
+        (bz2.compress(b"{}"), "is packed by bzip2: unpack it before (bzip2 -dc)"),
+        (lzma.compress(b"{}"), "is packed by xz: unpack it before (xz -dc)"),
+        (b"\x04\x22\x4d\x18\n", "is packed by lz4"),
+        (b"7z\xbc\xaf\x27\x1c\n", "is a 7z archive"),
         (gzip.compress(b"{}\n"), "is packed by gzip: let its name end in .gz"),
         (bytes(cramjam.zstd.compress(b"{}\n")), "is packed by zstd: let its name end in .zst"),
     ],

@@ -96,6 +96,9 @@ EXAMPLES = {
     "PostHog": {"event": "click", "distinct_id": "u", "properties": {}},
     "Debezium": {"before": None, "after": {}, "op": "c"},
     "Kafka Connect": {"schema": {}, "payload": {}},
+    "kcat -J": {"topic": "t", "partition": 0, "offset": 1, "key": "u", "payload": "{}"},
+    "EventBridge": {"version": "0", "detail-type": "x", "source": "s", "detail": {}},
+    "SNS": {"Type": "Notification", "TopicArn": "arn:aws:sns", "Message": "{}"},
 }
 
 

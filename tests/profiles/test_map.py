@@ -58,6 +58,57 @@ def test_map_prints_events_and_nothing_else_on_standard_output(tmp_path):
     assert found["ranking"] == wanted["ranking"]
 
 
+ENVELOPES = {
+    "payload": lambda call: {
+        "topic": "t",
+        "partition": 0,
+        "offset": 5,
+        "payload": json.dumps(call),
+    },
+    "payload.after": lambda call: {
+        "schema": {"type": "struct"},
+        "payload": {"before": None, "after": call, "op": "c"},
+    },
+    "detail": lambda call: {"version": "0", "detail-type": "calls", "detail": call},
+    "Message": lambda call: {"TopicArn": "arn:aws:sns:x", "Message": json.dumps(call)},
+    "": lambda call: {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "data": call},
+}
+
+
+@pytest.mark.parametrize("path", ENVELOPES)
+@pytest.mark.parametrize("kind", ["segment", "native"])
+def test_init_looks_into_envelopes_and_its_profile_takes_them_off(path, kind, tmp_path):
+    messages = CALLS if kind == "segment" else EVENTS
+    bare = file_of(tmp_path, *messages, name="bare.jsonl")
+    wanted = streameval("map", bare, "--profile", kind, folder=tmp_path).stdout
+    within = file_of(tmp_path, *map(ENVELOPES[path], messages))
+    profile = streameval("map", within, "--init", folder=tmp_path).stdout
+    assert profile.startswith(f"# {len(messages)} of {len(messages)} lines look like")
+    (tmp_path / "mine.yaml").write_text(profile)
+    found = streameval("map", within, "--profile", "./mine.yaml", folder=tmp_path)
+    assert (found.returncode, found.stdout, found.stderr) == (0, wanted, "")
+    if path:
+        without = streameval("map", within, "--profile", "segment", folder=tmp_path)
+        assert f"profile with `unwrap: {path.partition('.')[0]}`" in without.stderr
+
+
+@pytest.mark.parametrize("inner", [None, 5, "x", {}, [1]])
+def test_init_of_an_envelope_without_a_message_is_one_line_or_a_draft(inner, tmp_path):
+    calls = file_of(tmp_path, {"schema": 1, "payload": inner})
+    done = streameval("map", calls, "--init", folder=tmp_path)
+    if done.returncode:
+        assert len(done.stderr.splitlines()) == 1
+    else:
+        assert "A draft" in done.stdout
+
+
+def test_events_of_streameval_are_split_and_unwrapped_too(tmp_path):
+    (tmp_path / "mine.yaml").write_text("native: true\nunwrap: data.batch\nsplit: events\n")
+    batch = file_of(tmp_path, {"data": {"batch": {"events": EVENTS}}})
+    done = streameval("map", batch, "--profile", "./mine.yaml", folder=tmp_path)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == EVENTS
+
+
 def test_nothing_mapped_is_an_error(tmp_path):
     done = streameval("map", file_of(tmp_path, PAGE), "--profile", "segment", folder=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
