@@ -26,7 +26,7 @@ from streameval.core.events import (
     is_plain,
     printable,
 )
-from streameval.core.foreign_formats import format_of
+from streameval.core.foreign_formats import Foreign, format_of
 from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
@@ -64,7 +64,7 @@ class ProfileDecoder(EventDecoder):
         self.ignored: Counter[str] = Counter()
         self._ignored = self.mapped = 0
         self._told = False
-        self._hint = ""
+        self._looks_like: Foreign | None = None
 
     @classmethod
     def by(
@@ -157,10 +157,8 @@ class ProfileDecoder(EventDecoder):
             said = _by_schema if by_schema else words.malformed
             return Rejection("malformed", in_words(said, value, str(error)))
         self._ignored += len(ignored)
-        if ignored and not self.ignored:
-            found_format = format_of(value)
-            if found_format is not None and found_format.envelope is not None:
-                self._hint = f"; {found_format}"
+        if ignored and not self.ignored and not by_schema:
+            self._looks_like = format_of(value)
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
@@ -230,4 +228,7 @@ class ProfileDecoder(EventDecoder):
         )
         more = len(self.ignored) - _MOST_LISTED
         rest = f" and {more} other names" if more > 0 else ""
-        return f"no rule takes {listed}{rest}{self._hint}"
+        found, hint = self._looks_like, ""
+        if found is not None and found.profile != self._name and not self.mapped:
+            hint = f"; {found}"
+        return f"no rule takes {listed}{rest}{hint}"

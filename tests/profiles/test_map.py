@@ -109,6 +109,16 @@ def test_events_of_streameval_are_split_and_unwrapped_too(tmp_path):
     assert [json.loads(line) for line in done.stdout.splitlines()] == EVENTS
 
 
+def test_messages_of_another_format_are_told_their_profile(tmp_path):
+    """Where nothing is mapped: what a profile leaves out otherwise is nobody's mistake."""
+    done = streameval("map", file_of(tmp_path, *CALLS), "--profile", "ga4_export", folder=tmp_path)
+    assert done.stderr.endswith("RudderStack: map it by the profile segment (docs/profiles.md)\n")
+    (tmp_path / "mine.yaml").write_text(library.text_of("segment"))
+    mixed = file_of(tmp_path, PAGE, *CALLS)
+    done = streameval("map", mixed, "--profile", "./mine.yaml", folder=tmp_path)
+    assert done.stderr == "no rule takes 1 Page Viewed\n"
+
+
 def test_nothing_mapped_is_an_error(tmp_path):
     done = streameval("map", file_of(tmp_path, PAGE), "--profile", "segment", folder=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
