@@ -104,6 +104,7 @@ OURS: Final = frozenset({"impression", "slate", "feedback"})
 _UNWRAP: Final = "take the message out by a profile with `unwrap: {}` (docs/profiles.md)"
 _DOCS: Final = "convert it to the format of docs/events.md"
 _UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
+_ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.jsonl')"
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
 _SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
 
@@ -125,7 +126,7 @@ BYTES: Final = (
     (rb"\"\s*\{", "JSON encoded twice", "send the object, not a text that holds it"),
     (rb"\{\s*'", "Python's repr of a dict", "write it with json.dumps"),
     (_SNOWPLOW, "Snowplow (TSV)", _DOCS),
-    (rb"\w[^{]*[,\t]", "a table (CSV or TSV)", "write one JSON object a line"),
+    (rb"\w[^{]*[,\t]", "a table (CSV or TSV)", _ROWS),
 )
 """Patterns of values other than JSON objects, their names, the advice; the first match counts."""
 
