@@ -220,8 +220,10 @@ class Ledger:
                 delta[IMPRESSIONS] += more
                 self.rows.counts.add(time, cell, more, 0)
         has_list = self.has_lists and slate.request is not None
-        ranks = slate.ranks() if has_list and not slate.is_packed else None
+        ranks = None
         if slate.feedback or slate.provisional or slate.booked is not NO_FEEDBACK:
+            if has_list and not slate.is_packed:
+                ranks = slate.ranks()
             self._judge(slate, delta, cell, ranks)
         if has_list:
             self.book_list(slate, cell, ranks)
@@ -274,7 +276,7 @@ class Ledger:
         """
         extras, known = slate.extras, slate.booked_list
         size, rising = slate.size(), None
-        if ranks is None and not slate.is_packed:  # else they are 1 to n
+        if ranks is None and not slate.is_in_order():
             ranks = slate.ranks()
         if ranks and max(ranks.values()) != size:
             rising = tuple(sorted(ranks.values()))

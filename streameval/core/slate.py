@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from streameval.base.limits import MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
+from streameval.base.limits import MAX_ITEMS, MAX_LOGGED_FEEDBACK, MAX_SHARED_ITEMS, MILLI
 from streameval.base.scaled import scale
 from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.list_shapes import Hits, ListShape
@@ -26,6 +26,7 @@ POSITION_BITS: Final = 10
 POSITION_MASK: Final = (1 << POSITION_BITS) - 1
 # A list is searched for an item from its beginning: beyond this length a dict is faster.
 MAX_LISTED: Final = 32
+_ONE_TO_N: Final = list(range(1, MAX_ITEMS + 1))
 # Separates the items of a list that is kept as one string: no id holds a control character.
 BETWEEN: Final = "\n"
 
@@ -245,6 +246,13 @@ class Slate(msgspec.Struct, gc=False, eq=False):
             (item, (packed & POSITION_MASK) or None, anchor + (packed >> POSITION_BITS))
             for item, packed in items.items()
         )
+
+    def is_in_order(self) -> bool:
+        """Return False where the ranks are not surely 1 to n: a fast first look."""
+        items = self._items
+        if isinstance(items, str):
+            return True
+        return [packed & POSITION_MASK for packed in items.values()] == _ONE_TO_N[: len(items)]
 
     def note_extras(self, event: ImpressionEvent | SlateEvent) -> None:
         """Note the fallback and the latency that an event of the slate gives."""
