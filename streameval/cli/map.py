@@ -186,10 +186,12 @@ def draft_profile(files: Sequence[str]) -> str:
         raise InputError(f"{', '.join(files)}: no line to look at")
     path, messages = taken_out(values)
     around = f"unwrap: {path}  # the message, within an envelope\n" if path else ""
-    formats = Counter(found.profile for value in messages if (found := format_of(value)))
+    formats = Counter(
+        found.profile for value in messages if (found := format_of(value)) and found.profile
+    )
     formats["native"] = sum(map(is_ours, messages))
-    (profile, count), *_ = formats.most_common(1)
-    if not profile or not count:
+    ((profile, count),) = formats.most_common(1)
+    if not count:
         return around + draft(messages)
     head = f"# {count:,} of {len(messages):,} lines look like messages of this profile.\n"
     return head + around + library.text_of(profile)

@@ -39,18 +39,22 @@ def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
     path: list[str] = []
     values = [message for value in values for message in _bare(value)]
     while True:
-        known = Counter(found.envelope for each in values if (found := format_of(each)))
-        (field, count), *_ = known.most_common(1) or ((None, 0),)
-        if field is None or 2 * count <= len(values):
-            return ".".join(path), values
-        inner = [msgspec.json.decode(each).get(field) for each in values if format_of(each)]
-        inner = [message for message in inner if message is not None]
-        if not inner:
+        formats = [format_of(each) for each in values]
+        known = Counter(found.envelope for found in formats if found and found.envelope)
+        (field, count), *_ = known.most_common(1) or (("", 0),)
+        inner = [
+            message
+            for each, found in zip(values, formats, strict=True)
+            if found and found.envelope == field
+            if (message := msgspec.json.decode(each)[field]) is not None
+        ]
+        if not inner or 2 * count <= len(values):
             return ".".join(path), values
         path.append(field)
-        is_text = isinstance(inner[0], str)  # no path goes into a text
-        values = [str(each).encode() if is_text else msgspec.json.encode(each) for each in inner]
-        if is_text:
+        values = [
+            each.encode() if isinstance(each, str) else msgspec.json.encode(each) for each in inner
+        ]
+        if any(isinstance(each, str) for each in inner):  # no path goes into a text
             return ".".join(path), values
 
 

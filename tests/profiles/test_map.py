@@ -92,6 +92,18 @@ def test_init_looks_into_envelopes_and_its_profile_takes_them_off(path, kind, tm
         assert f"profile with `unwrap: {path.partition('.')[0]}`" in without.stderr
 
 
+def test_init_goes_by_what_has_a_profile_among_other_lines(tmp_path):
+    """Lines that are no envelope, no JSON, or of a format without a profile change nothing."""
+    others = [{"event_type": "x", "event_properties": {}}] * 30
+    calls = file_of(tmp_path, *map(ENVELOPES["detail"], [*CALLS[:20], *others]), [1], "text", 5)
+    with (tmp_path / calls).open("a") as file:
+        file.write("a,b,c\n\\x00\n")
+    profile = streameval("map", calls, "--init", folder=tmp_path).stdout
+    assert profile.startswith(
+        "# 20 of 50 lines look like messages of this profile.\nunwrap: detail"
+    )
+
+
 @pytest.mark.parametrize("inner", [None, 5, "x", {}, [1]])
 def test_init_of_an_envelope_without_a_message_is_one_line_or_a_draft(inner, tmp_path):
     calls = file_of(tmp_path, {"schema": 1, "payload": inner})
