@@ -70,6 +70,8 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 # The unfinished folder of a death goes after so long.
 UNFINISHED_SECONDS: Final = 24 * 3600.0
+# A snapshot stays so long at least, see `retire_old`.
+FRESH_SECONDS: Final = 60.0
 # A folder that `take_from` writes (with the process id), or one that `retire` removes.
 _UNFINISHED: Final = re.compile(rf"_([0-9]+-)?{NAME.pattern}")
 _FILES: Final = frozenset({"users.parquet", "figures.json", "open.parquet"})
@@ -169,7 +171,7 @@ async def take(
     finally:
         await store.close()
     if tidy:
-        retire(settings.snapshots, settings.snapshot_keep, definition.experiments)
+        retire_old(settings)
     return folder
 
 
@@ -405,16 +407,32 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> None:
+def retire_old(settings: Settings) -> None:
+    """Remove the oldest snapshots beyond `snapshot_keep`. Raises `UnreachableError`.
+
+    The command and the leader may take one at a time, and whoever took one has yet to read it. So
+    none goes within its first minute, or within the interval if that is shorter.
+    """
+    assert settings.snapshots is not None, "a snapshot was taken"
+    fresh = min(FRESH_SECONDS, settings.snapshot_interval / 1000)
+    experiments = settings.definition().experiments
+    retire(settings.snapshots, settings.snapshot_keep, experiments, fresh=fresh)
+
+
+def retire(
+    root: Path, keep: int, experiments: Sequence[Experiment] = (), *, fresh: float = 0.0
+) -> None:
     """Remove the oldest snapshots beyond `keep`, and unfinished ones of processes that died.
 
-    One with the past of an experiment's users moves to `PAST`, for as long as it is needed. Folders
-    with other names stay: they are somebody else's. Another process may do the same at the same
-    time. Raises `UnreachableError`.
+    One that was finished less than `fresh` seconds ago stays. One with the past of an experiment's
+    users moves to `PAST`, for as long as it is needed. Folders with other names stay: they are
+    somebody else's. Another process may do the same at the same time. Raises `UnreachableError`.
     """
     pasts = set(snapshots_needed(root, experiments).values())
     with reaching(str(root), "snapshots: "):
         for path in [*snapshots(root)[:-keep], *snapshots(root / PAST)]:
+            if fresh and path.parent == root and _is_younger(path, fresh):
+                continue
             if path not in pasts:
                 gone = root / f"_{path.name}"  # no reader finds half of it
                 with contextlib.suppress(FileNotFoundError):
@@ -425,7 +443,14 @@ def retire(root: Path, keep: int, experiments: Sequence[Experiment] = ()) -> Non
                 with contextlib.suppress(FileNotFoundError):
                     path.rename(root / PAST / path.name)
         for path in root.glob("_*"):
-            with contextlib.suppress(FileNotFoundError):
-                is_ours = _UNFINISHED.fullmatch(path.name) is not None and path.is_dir()
-                if is_ours and path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
-                    shutil.rmtree(path, ignore_errors=True)
+            is_ours = _UNFINISHED.fullmatch(path.name) is not None and path.is_dir()
+            if is_ours and not _is_younger(path, UNFINISHED_SECONDS):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_younger(folder: Path, seconds: float) -> bool:
+    """Whether a folder was written to in the last `seconds`; no for one that is gone."""
+    try:
+        return folder.stat().st_mtime > time.time() - seconds
+    except FileNotFoundError:
+        return False

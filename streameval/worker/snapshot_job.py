@@ -236,7 +236,7 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
 
 def _followers(settings: Settings, token: int, folder: Path) -> int:
     """Do the work that follows a snapshot; then remove the old snapshots it kept."""
-    from streameval.files.snapshots import retire
+    from streameval.files.snapshots import retire_old
 
     if settings.outcomes is not None:
         _without_crossed(settings, token)
@@ -244,7 +244,7 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
     if settings.checks is not None:
         _check(settings, folder)
     try:
-        retire(folder.parent, settings.snapshot_keep, settings.definition().experiments)
+        retire_old(settings)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
     _remove_old(settings)

@@ -32,7 +32,7 @@ from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import snapshots, taken_at
-from streameval.files.snapshots import manifest_of, retire, take, take_from
+from streameval.files.snapshots import manifest_of, retire, retire_old, take, take_from
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan, scan_users
 from streameval.worker.snapshot_job import SnapshotSchedule
@@ -207,6 +207,20 @@ def test_the_oldest_go_and_what_is_no_snapshot_stays(tmp_path):
     kept = ["20200113T000000Z-9", "20200114T000000Z-9", folder.name]
     assert [path.name for path in snapshots(tmp_path)] == kept
     assert {path.name for path in tmp_path.iterdir()} == {*kept, "notes", young.name}
+
+
+def test_one_that_was_just_taken_stays_beside_a_newer_one(tmp_path):
+    """The command takes one in the second of the leader's, and has yet to say what is in it."""
+    command, leader = (snapshot(tmp_path, token=token) for token in (0, 1))
+    settings = some_settings(hostile(SEED)[0], tmp_path, snapshot_keep=1)
+    retire_old(settings)
+    assert sorted(snapshots(tmp_path)) == sorted([command, leader])
+    assert manifest_of(command)["token"] == 0
+    newest = snapshots(tmp_path)[-1]
+    for folder in (command, leader):
+        os.utime(folder, (time.time() - 61,) * 2)
+    retire_old(settings)
+    assert snapshots(tmp_path) == [newest]
 
 
 def test_folders_of_others_stay_however_old_they_are(tmp_path):
