@@ -5,6 +5,7 @@ DuckDB reads them; it works in bounded memory and sets aside on disk what does n
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,10 @@ BATCH_ROWS: Final = 1 << 18
 
 LIST_NAMES: Final = ("list", "list_id", "request", "request_id", "query", "qid", "user", "user_id")
 USER_NAMES: Final = ("user", "user_id")
-ITEM_NAMES: Final = ("item", "item_id", "doc", "docid", "docno")
+ITEM_NAMES: Final = (
+    *("item", "item_id", "doc", "docid", "docno"),
+    *("product_id", "article_id", "movie_id"),
+)
 RANK_NAMES: Final = ("rank", "position")
 SCORE_NAMES: Final = ("score", "prediction")
 GAIN_NAMES: Final = (
@@ -215,9 +219,14 @@ def find_column(files: Sequence[str], known: Sequence[str], names: Sequence[str]
 
 
 def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first column of `names` that a table has, in capitals or not, or None."""
-    written = {name.lower(): name for name in reversed(known)}
-    return next((written[name.lower()] for name in names if name.lower() in written), None)
+    """The first column of `names` that a table has, or None: `userId` is `user_id`, too."""
+    written = {_plain(name): name for name in reversed(known)}
+    return next((written[_plain(name)] for name in names if _plain(name) in written), None)
+
+
+def _plain(name: str) -> str:
+    """A name without capitals and without what parts its words."""
+    return re.sub(r"[_ -]", "", name).lower()
 
 
 def text(column: str | None) -> Column:

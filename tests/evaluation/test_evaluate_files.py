@@ -232,10 +232,14 @@ def test_json_that_is_no_table_is_told_what_a_table_is() -> None:
     assert "write one object a line (jq -c), as .jsonl" in refused("s.csv", "--labels", "y.json")
 
 
-def test_columns_are_found_in_capitals_too() -> None:
-    capitals = SLATES.replace("list,item,rank", "List,ITEM,Rank")
-    assert capitals != SLATES
-    write(**{"w.csv": capitals})
+@pytest.mark.parametrize(
+    "header",
+    ["List,ITEM,Rank", "list_id,itemId,rank", "requestId,itemID,position", "List Id,movieId,rank"],
+)
+def test_columns_are_found_however_their_words_are_parted(header: str) -> None:
+    named = SLATES.replace("list,item,rank", header)
+    assert named != SLATES
+    write(**{"w.csv": named})
     assert mrr("w.csv", "--labels", "l.csv") == 0.75
 
 
