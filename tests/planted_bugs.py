@@ -93,13 +93,13 @@ BUGS = (
     ),
     Bug(
         "revoke: a partition that went is still held",
-        "streameval/worker/worker_loop.py",
+        "streameval/worker/assignment.py",
         "if self.partitions.pop(partition.number, None) is partition and",
         "if self.partitions.get(partition.number) is partition and",
     ),
     Bug(
         "revoke: a new owner's state is restored, and another's kept instead",
-        "streameval/worker/worker_loop.py",
+        "streameval/worker/assignment.py",
         "self._parked.pop(number, None))",
         "next(iter(self._parked.values()), None))",
     ),

@@ -52,8 +52,8 @@ from streameval.core.partition import Partition
 from streameval.files import outcome_files
 from streameval.kafka import record_source, unpacking
 from streameval.store.stored_values import parse_arm_users
-from streameval.worker import assigned_partition
 from streameval.worker import commits as commits_module
+from streameval.worker import tallies
 from streameval.worker import worker_loop as ingest_module
 
 PARTITIONS = 3
@@ -555,7 +555,7 @@ class World:
         self.strangers += 1
         worker = self.start_process(definition, line)
         if not looks:
-            worker.ingest._restorer.check_stored = _looks_at_nothing
+            worker.ingest.assignment.restorer.check_stored = _looks_at_nothing
         await asyncio.wait({worker.running}, timeout=STUCK_SECONDS)
         if worker.running.done():
             assert isinstance(worker.running.exception(), RefusedError), worker.running.exception()
@@ -1031,7 +1031,7 @@ def watched_settle(world):
 
     def settle(pending, *arguments):
         world.history.settled(pending)
-        assigned_partition.settle(pending, *arguments)
+        tallies.settle(pending, *arguments)
 
     return settle
 

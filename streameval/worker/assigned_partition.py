@@ -7,21 +7,19 @@
    pipelined: the state goes on while the commit is under way, and is dropped if the commit is
    refused. The state is `held` until the commit is made, and until `save` has made its
    checkpoint if it has one. Both are made in steps of bounded work, whatever the log holds.
-4. `settle` counts a commit that went through. Counters of the process rise only here.
+4. `tallies.settle` counts a commit that went through. Counters of the process rise only here.
 """
 
 from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streameval.base.limits import (
-    APPLY_SLICE,
     DEAD_LETTER_OVERHEAD,
     MAX_BATCH_DEAD_LETTER_BYTES,
     MAX_BATCH_EVENTS,
@@ -33,32 +31,17 @@ from streameval.core.checkpoint import Checkpoint, pieces
 from streameval.core.events import Event, EventDecoder, Newest, TooLarge
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import Visit
-from streameval.core.ledger import SegmentChanges, UserDelta
+from streameval.core.ledger import UserDelta
 from streameval.core.outcome import Outcome, Span
 from streameval.core.partition import Partition
 from streameval.core.record_mark import RecordMark, mark
 from streameval.kafka.records import DeadLetter, Records, cut
-from streameval.web.status import PartitionStatus, ProcessCounters
+from streameval.web.status import PartitionStatus
+from streameval.worker.backlog import Backlog, overlap
+from streameval.worker.tallies import Tally, highest, rise
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
-
-
-@dataclass(slots=True)
-class Tally:
-    """The increments of one batch to the counters of the process, for when it is committed."""
-
-    counters: dict[str, Any]
-    changes: SegmentChanges
-    feedback: dict[str, int]
-    overflow: dict[str, int]
-    key_mismatches: int
-    messages_ignored: int
-    dead_letters: int
-    lost: int
-    gaps: int
-    batch_seconds: float
-    dead_letters_refused: int = 0
 
 
 @dataclass(slots=True)
@@ -136,15 +119,16 @@ class AssignedPartition:
     saved: int = 0
     checkpoint_at: float = 0.0
     idle_since: float = 0.0
+    backlog: Backlog = field(default_factory=Backlog)
     restoring: bool = False
     held: bool = False
+    paused: bool = False  # the log is not read, as the partition waits for the store
     checkpoint_offset: int | None = None
     checkpoint_bytes: int | None = None
     checkpointed_at: float | None = None
     filled: set[str] = field(default_factory=set)  # keys of experiments: no file gives more
     _last: tuple[int, int, bytes | None, bytes | None] | None = None
     _unpublished: list[str] = field(default_factory=list)
-    _backlog: deque[Records] = field(default_factory=deque)
     _events: int = 0
     _appended: list[Appended] = field(default_factory=list)
     _flushed: list[Appended] = field(default_factory=list)
@@ -170,20 +154,9 @@ class AssignedPartition:
     # ------------------------------------------------------------------ records
 
     @property
-    def backlog(self) -> bool:
-        """Whether records wait to be applied."""
-        return bool(self._backlog)
-
-    @property
-    def waiting(self) -> int:
-        """How many records wait to be applied."""
-        return sum(len(records.offsets) for records in self._backlog)
-
-    @property
     def waiting_bytes(self) -> int:
         """Bytes of records that wait to be applied, and of rejected ones not written yet."""
-        waiting = sum(records.size for records in self._backlog)
-        return waiting + self._dead_letter_bytes + self.committing_bytes
+        return self.backlog.size + self._dead_letter_bytes + self.committing_bytes
 
     @property
     def uncommitted(self) -> bool:
@@ -204,24 +177,11 @@ class AssignedPartition:
 
     def take(self, records: Records) -> None:
         """Queue records just read."""
-        expected = self._backlog[-1].next_offset if self._backlog else self.next_offset
-        if records.next_offset <= expected:
-            return
-        if records.offsets and records.offsets[0] < expected:
-            # Read before a seek: some of these records are applied already.
-            records = _slice(records, bisect_left(records.offsets, expected))
-        # Slices free the memory of applied records for the next ones.
-        size = len(records.offsets)
-        for start in range(0, max(1, size), APPLY_SLICE):
-            self._backlog.append(_slice(records, start, start + APPLY_SLICE))
+        self.backlog.add(records, self.next_offset)
 
     def unready(self) -> Callable[[], None] | None:
         """Return what the decoder must call before the next slice; None for nothing."""
-        return self.decoder.unready(self._backlog[0].values)
-
-    def drop_backlog(self) -> None:
-        """Forget records that were read and not applied: they are read again."""
-        self._backlog.clear()
+        return self.decoder.unready(self.backlog.next_values)
 
     def work(self, now: float) -> Iterator[None]:
         """Apply the next slice: one step, plus the steps of a flush where a restore needs one."""
@@ -233,8 +193,7 @@ class AssignedPartition:
             if end == 0 and (records.offsets or records.next_offset >= self.committed):
                 yield from self._restored()
             elif end < len(records.offsets):
-                self._backlog.appendleft(_slice(records, end))
-                records = _slice(records, 0, end)
+                records = self.backlog.split(records, self.committed)
         reached = records.next_offset
         if records.offsets:
             self._apply(records)
@@ -249,7 +208,7 @@ class AssignedPartition:
         if self._began is None and not self.restoring and reached != self.next_offset:
             self._began = now
         begin = max(self.next_offset, self.committed or 0)  # before, they were counted
-        self.gaps += _overlap(records.missing, begin, reached)
+        self.gaps += overlap(records.missing, begin, reached)
         self.next_offset = reached
         self._events += len(records.offsets)
         if self.restoring:
@@ -261,11 +220,9 @@ class AssignedPartition:
 
     def _next_slice(self) -> Records:
         """Take the next slice, up to `batch_end` if that is within it."""
-        records = self._backlog.popleft()
+        records = self.backlog.take()
         if self.batch_end is not None and self.next_offset < self.batch_end < records.next_offset:
-            end = bisect_left(records.offsets, self.batch_end)
-            self._backlog.appendleft(_slice(records, end))
-            return _slice(records, 0, end)._replace(next_offset=self.batch_end)
+            return self.backlog.split(records, self.batch_end)._replace(next_offset=self.batch_end)
         return records
 
     def _apply(self, records: Records) -> None:
@@ -446,9 +403,9 @@ class AssignedPartition:
 
     def _tally(self, seconds: float) -> Tally:
         counts = self._counts()
-        risen = _rise(self._known, counts)
+        risen = rise(self._known, counts)
         # A count that a correction lowered keeps its old height: it was counted up to there.
-        self._known = _highest(self._known, counts)
+        self._known = highest(self._known, counts)
         return Tally(
             counters=risen["events"],
             changes=self.state.changes,
@@ -488,83 +445,6 @@ class AssignedPartition:
             counters=self.state.events,
             restoring=self.restoring,
         )
-
-
-def settle(pending: PendingCommit, counters: ProcessCounters, kinds: Sequence[str]) -> None:
-    """Count a batch that is committed."""
-    tally = pending.tally
-    for event, count in tally.counters["accepted"].items():
-        counters.events.add(event, count)
-    for reason, count in tally.counters["rejected"].items():
-        counters.rejected.add(reason, count)
-    for reason, count in tally.counters["unattributed"].items():
-        counters.unattributed.add(reason, count)
-    for kind, count in tally.feedback.items():
-        counters.feedback.add(kind, count)
-    for bound, count in tally.overflow.items():
-        counters.overflow.add(bound, count)
-    for segment, (added, taken) in tally.changes.impressions.items():
-        counters.impressions.add(segment, added)
-        counters.impressions_retracted.add(segment, taken)
-    for (segment, index), (added, taken) in tally.changes.positives.items():
-        counters.positives.add((segment, kinds[index]), added)
-        counters.positives_retracted.add((segment, kinds[index]), taken)
-    for segment, latencies in tally.changes.latencies.items():
-        for latency in latencies:
-            counters.add_latency(segment, latency)
-    counters.add_delays(tally.changes.delays)
-    counters.duplicates += tally.counters["duplicates"]
-    counters.ignored += tally.counters["ignored"]
-    counters.key_mismatches += tally.key_mismatches
-    counters.messages_ignored += tally.messages_ignored
-    counters.dead_letters += tally.dead_letters
-    counters.dead_letters_refused += tally.dead_letters_refused
-    counters.events_lost += tally.lost
-    counters.commits += 1
-    counters.checkpoints += pending.checkpoint is not None
-    counters.batch_seconds.observe(tally.batch_seconds)
-
-
-def _rise(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by how much each count rose; 0 for one that fell."""
-    return {
-        name: _rise(before.get(name, {}), value)
-        if isinstance(value, Mapping)
-        else max(0, value - before.get(name, 0))
-        for name, value in after.items()
-    }
-
-
-def _highest(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the larger of the two for each count."""
-    return {
-        name: _highest(before.get(name, {}), value)
-        if isinstance(value, Mapping)
-        else max(value, before.get(name, 0))
-        for name, value in after.items()
-    }
-
-
-def _slice(records: Records, start: int, end: int | None = None) -> Records:
-    """Take `records` from index `start` up to `end`; reading goes on after them."""
-    size = len(records.offsets)
-    end = size if end is None else min(end, size)
-    part = slice(start, end)
-    return Records(
-        records.partition,
-        records.offsets[part],
-        records.timestamps[part],
-        records.keys[part],
-        records.values[part],
-        records.offsets[end] if end < size else records.next_offset,
-        records.size * max(0, end - start) // max(1, size),
-        records.missing,
-    )
-
-
-def _overlap(runs: Iterable[tuple[int, int]], begin: int, end: int) -> int:
-    """Count the offsets of these runs that lie between `begin` and `end`."""
-    return sum(max(0, min(last, end) - max(first, begin)) for first, last in runs)
 
 
 def _head(text: bytes | None) -> bytes | None:

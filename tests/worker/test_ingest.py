@@ -226,7 +226,7 @@ def test_what_is_read_ahead_is_bounded_also_where_reading_is_faster_than_applyin
         await world.start(Fast, start_from="latest")
         for _ in range(10):
             await asyncio.sleep(0.2)
-            assert world.ingest.partitions[0].waiting < 2 * POLL_RECORDS
+            assert world.ingest.partitions[0].backlog.records < 2 * POLL_RECORDS
         assert world.ingest.partitions[0].state.events["rejected"]["malformed"] > 2 * POLL_RECORDS
 
     world.run(scenario)
@@ -664,17 +664,17 @@ def test_a_partition_that_went_to_another_worker_is_freed_and_one_that_came_back
             await asyncio.sleep(3)
             state = world.ingest.partitions[0].state
             assert state.slates.users
-            await world.ingest.revoked([0])
-            await world.ingest.assigned([0])
+            await world.ingest.assignment.revoked([0])
+            await world.ingest.assignment.assigned([0])
             await asyncio.sleep(3)
             assert world.ingest.partitions[0].state is state
-        await world.ingest.revoked([0])
+        await world.ingest.assignment.revoked([0])
         assert state.slates.users
-        await world.ingest.assigned([])
+        await world.ingest.assignment.assigned([])
         await asyncio.sleep(1)
         assert not state.slates.users
-        assert not world.ingest._parked
-        await world.ingest.assigned([0])
+        assert not world.ingest.assignment._parked
+        await world.ingest.assignment.assigned([0])
         world.produce(10)
         await asyncio.sleep(3)
         assert world.stored() == 30
@@ -710,10 +710,10 @@ def test_a_large_batch_is_left_alone_after_two_workers_died_of_it(world):
         for deaths in range(2):
             await world.start()
             for _ in range(3):
-                assert await world.ingest.unpacking(0, 5, 9) == "", deaths
+                assert await world.ingest.assignment.unpacking(0, 5, 9) == "", deaths
         await world.start()
-        assert "2 workers ended" in await world.ingest.unpacking(0, 5, 9)
-        assert await world.ingest.unpacking(0, 10, 12) == "", "another batch"
+        assert "2 workers ended" in await world.ingest.assignment.unpacking(0, 5, 9)
+        assert await world.ingest.assignment.unpacking(0, 10, 12) == "", "another batch"
         await world.ingest.stop(world.loop.time() + 10)
         assert "streameval:{g:t:0}:unpacking" not in world.server.keys
 
@@ -726,8 +726,8 @@ def test_a_note_that_is_written_after_its_partition_went_is_withdrawn(world):
     async def scenario():
         await world.start()
         await asyncio.sleep(A_WHILE)
-        noting = asyncio.ensure_future(world.ingest.unpacking(0, 5, 9))
-        await world.ingest.revoked([0])
+        noting = asyncio.ensure_future(world.ingest.assignment.unpacking(0, 5, 9))
+        await world.ingest.assignment.revoked([0])
         assert await noting == "it is another worker's by now"
         await asyncio.sleep(1)
         assert "streameval:{g:t:0}:unpacking" not in world.server.keys
@@ -738,7 +738,7 @@ def test_a_note_that_is_written_after_its_partition_went_is_withdrawn(world):
 def test_the_note_of_a_large_batch_goes_when_the_batch_is_committed(world):
     async def scenario():
         await world.start()
-        assert await world.ingest.unpacking(0, 0, 9) == ""
+        assert await world.ingest.assignment.unpacking(0, 0, 9) == ""
         assert "streameval:{g:t:0}:unpacking" in world.server.keys
         world.produce(20)
         await asyncio.sleep(5)
@@ -802,7 +802,7 @@ def test_a_tick_begins_no_commit_of_a_partition_that_went_meanwhile(world):
         await asyncio.sleep(5)
         gone = world.ingest.partitions[0]
         assert gone.uncommitted
-        world.ingest._begin_restore(0, 0.0)
+        world.ingest.assignment._begin_restore(0, 0.0)
         assert not world.ingest.commits.begin(gone)
         await asyncio.sleep(5)
         await world.ingest.tick()
