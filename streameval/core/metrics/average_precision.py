@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns, ratio
 
 
@@ -135,4 +136,12 @@ MAR = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=mar,
+)
+
+METRICS: tuple[Entry, ...] = (
+    MAP,
+    MAR,
+    MAP_CAPPED,
+    MAP_OVER_K,
+    MAP_BLOG,
 )

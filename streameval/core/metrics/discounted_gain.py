@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_GAIN, MAX_RANK
+from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns, ratio
 
 
@@ -220,4 +221,14 @@ DCG_BINARY = Metric(
     cutoff="optional",
     score=dcg_binary,
     is_share=False,
+)
+
+METRICS: tuple[Entry, ...] = (
+    NDCG,
+    NDCG_EXP,
+    NDCG_BINARY,
+    NDCG_BINARY_FULL,
+    DCG,
+    DCG_EXP,
+    DCG_BINARY,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.inputs import Number
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, MeanMetric, Metric, Scores, ratio
 
@@ -187,4 +188,15 @@ F_BETA_USER = Metric(
     cutoff="required",
     parameters=(BETA,),
     score=f_beta_user,
+)
+
+METRICS: tuple[Entry, ...] = (
+    PRECISION,
+    RECALL,
+    HIT_RATE,
+    RECALL_CAPPED,
+    F1_USER,
+    F1_MEAN,
+    F_BETA_USER,
+    R_PRECISION,
 )

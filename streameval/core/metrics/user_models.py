@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.inputs import Number
 from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns
 
@@ -133,4 +134,10 @@ HALF_LIFE_UTILITY = Metric(
     score=half_life,
     graded=True,
     is_share=False,
+)
+
+METRICS: tuple[Entry, ...] = (
+    MRR,
+    RBP,
+    HALF_LIFE_UTILITY,
 )
