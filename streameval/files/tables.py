@@ -219,9 +219,10 @@ def find_column(files: Sequence[str], known: Sequence[str], names: Sequence[str]
 
 
 def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
-    """The first column of `names` that a table has, or None: `userId` is `user_id`, too."""
-    written = {_plain(name): name for name in reversed(known)}
-    return next((written[_plain(name)] for name in names if _plain(name) in written), None)
+    """The first column of `names` that a table has, or None: without `user_id` it is `userId`."""
+    alike = {_plain(name): name for name in reversed(known)}
+    found = (name if name in known else alike.get(_plain(name)) for name in names)
+    return next((name for name in found if name is not None), None)
 
 
 def _plain(name: str) -> str:

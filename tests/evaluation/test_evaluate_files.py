@@ -243,6 +243,13 @@ def test_columns_are_found_however_their_words_are_parted(header: str) -> None:
     assert mrr("w.csv", "--labels", "l.csv") == 0.75
 
 
+def test_a_column_of_the_very_name_comes_before_one_that_is_alike() -> None:
+    head, *rows = SLATES.splitlines()
+    lines = [head.replace("list,", "listId,list_id,"), *(f"x,{row}" for row in rows)]
+    write(**{"w.csv": "\n".join(lines)})
+    assert mrr("w.csv", "--labels", "l.csv") == 0.75
+
+
 def test_lists_of_two_models_in_one_file_are_told_what_to_do() -> None:
     write(**{"w.csv": "list,item,rank,model\nu1,a,1,A\nu1,b,1,B\n"})
     said = refused("w.csv", "--labels", "l.csv", "--by", "model")
