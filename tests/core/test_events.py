@@ -129,6 +129,33 @@ def test_a_slate_of_bare_objects_has_no_details():
     assert event.details == {}
 
 
+def test_objects_that_say_no_more_than_their_places_are_read_as_ids():
+    assert read(SLATE, items=objects("a", "b")) == read(SLATE, items=["a", "b"])
+    assert read(SLATE, items=objects("a", "b")).items == ("a", "b")
+    assert reason(encode(SLATE, items=objects("a", "a"))) == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("more", "positions", "details"),
+    [
+        ([{"position": 2}, {"position": 1}], [2, 1], {}),
+        ([{}, {"position": 3}], [1, 3], {}),
+        ([{"score": 0.0}, {}], [1, 2], {"a": (0.0, None)}),
+        ([{}, {"score": 0.0}], [1, 2], {"b": (0.0, None)}),
+        ([{}, {"propensity": 1}], [1, 2], {"b": (None, 1.0)}),
+    ],
+)
+def test_what_an_object_says_beside_its_place_is_kept(more, positions, details):
+    items = [one | change for one, change in zip(objects("a", "b"), more, strict=True)]
+    event = read(SLATE, items=items)
+    assert event.positions == dict(zip("ab", positions, strict=True))
+    assert event.details == details
+
+
+def objects(*ids):
+    return [{"item_id": item, "position": place} for place, item in enumerate(ids, 1)]
+
+
 def test_the_order_of_fields_does_not_matter():
     value = json.dumps(dict(reversed(FEEDBACK.items()))).encode()
     assert decode(value, None, 0) == read(FEEDBACK)
