@@ -24,6 +24,7 @@ import os
 import pathlib
 import sys
 import time
+import zlib
 
 import programs
 import pytest
@@ -242,7 +243,11 @@ def pytest_xdist_auto_num_workers(config):
 # Before pytest-xdist, which reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leave out what has passed, and keep tests in one process that share what a file sets up."""
+    """Leave out what has passed, and keep tests in one process that share what a file sets up.
+
+    What is left over mostly waits for servers. Its files are mixed, or those that wait would come
+    together, at the end, and leave the cores idle.
+    """
     if config.option.but:
         passed = set(pathlib.Path(config.option.but).read_text().splitlines())
         config.hook.pytest_deselected(items=[one for one in items if one.nodeid in passed])
@@ -252,6 +257,14 @@ def pytest_collection_modifyitems(config, items):
         fixtures = (each for group in definitions for each in group)
         if any(each.scope != "function" and each.baseid for each in fixtures) or remembers(item):
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+    if config.option.but:
+        items.sort(key=lambda item: zlib.crc32(group_of(item).encode()))
+
+
+def group_of(item):
+    """What of a run stays together: the tests of a group, or one test."""
+    marker = item.get_closest_marker("xdist_group")
+    return item.nodeid if marker is None else marker.args[0]
 
 
 def remembers(item):

@@ -84,7 +84,8 @@ def produce(kafka_port, topic, records, *, seconds=None, **options):
     async def send():
         producer = AIOKafkaProducer(
             bootstrap_servers=f"127.0.0.1:{kafka_port}",
-            acks="all",
+            # A broker that was away for a moment must not get records twice.
+            enable_idempotence=True,
             compression_type="lz4",
             linger_ms=5,
             max_batch_size=256 << 10,
