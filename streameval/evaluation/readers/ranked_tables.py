@@ -342,7 +342,7 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
     if rank_column is None and score is None:
         raise InputError(
             f"{', '.join(files)}: no column {' or '.join((*RANK_NAMES, *SCORE_NAMES))}: a list"
-            " needs an order"
+            " needs an order (one item a row, with its rank)"
         )
     columns = {
         "list": text(lists),
