@@ -129,7 +129,7 @@ def test_a_slate_of_bare_objects_has_no_details():
     assert event.details == {}
 
 
-def test_objects_that_say_no_more_than_their_places_are_read_as_ids():
+def test_objects_that_say_only_their_places_are_read_as_ids():
     assert read(SLATE, items=objects("a", "b")) == read(SLATE, items=["a", "b"])
     assert read(SLATE, items=objects("a", "b")).items == ("a", "b")
     assert reason(encode(SLATE, items=objects("a", "a"))) == "invalid"
