@@ -27,11 +27,9 @@ _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_0
 _PLAIN: Final = Take.model_validate({"from": "ts"})
 _LONGEST: Final = 30
 _IS_TEXT: Final = "found.__class__ is str and found"
-_NUMBER: Final = re.compile(r"-?\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]?\d{1,3})?\Z", re.ASCII)
+_NUMBER: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is added
 _ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
-_ENDS_IN_ZONE: Final = re.compile(r".*[Zz]\Z|[+-]\d\d:\d\d\Z", re.ASCII | re.DOTALL).match
-_ZONE_LENGTH: Final = len("+01:00")
 _HOUR: Final = slice(11, 13)
 _NUMBERS: Final = frozenset({"score", "propensity", "latency_ms", "value", "after"})
 _FLAGS: Final = frozenset({"fallback", "retract"})
@@ -112,8 +110,8 @@ def number(value: Any) -> Any:
         return value
     if value.__class__ is str and len(value) < _LONGEST and value.isascii() and value.isdigit():
         return int(value)
-    if isinstance(value, str) and _NUMBER.match(value.strip()):
-        return float(value) if set(value) & set(".eE") else int(value)
+    if isinstance(value, str) and (found := _NUMBER.match(value.strip())):
+        return float(value) if found.lastindex else int(value)
     raise CellError(f"is {value_in_words(value)}, and a number is wanted")
 
 
@@ -161,13 +159,17 @@ def _rfc3339(epoch: datetime | None) -> Convert:
     def rfc3339(value: Any) -> Any:
         if not isinstance(value, str):
             raise CellError(f"is {value_in_words(value)}, and RFC 3339 is wanted{_unit_of(value)}")
-        if epoch is None or _ENDS_IN_ZONE(value[-_ZONE_LENGTH:]):
+        if epoch is None or _ends_in_zone(value):
             return value
         if value[_HOUR] == "24":  # Python 3.14 takes it for the next day's 0
             raise CellError(f'is "{value[:40]}", and hours go to 23')
         return _ms(_parse(value, datetime.fromisoformat), epoch)
 
     return rfc3339
+
+
+def _ends_in_zone(value: str) -> bool:
+    return value[-1] in "Zz" or (value[-3:-2] == ":" and value[-6:-5] in {"+", "-"})
 
 
 def _auto_time(epoch: datetime | None) -> Convert:

@@ -97,12 +97,20 @@ class ProfileDecoder(EventDecoder):
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> Decoded:
         """Map the values, and check the events."""
-        return self.take(values, timestamps)[0]
+        return self._taken(values, timestamps)[0]
 
     def take(
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> tuple[Decoded, list[Mapped]]:
         """Decode as `decode_records` does; also return the fields of each event."""
+        decoded, mapped = self._taken(values, timestamps)
+        for one in mapped:
+            one.write_places()
+        return decoded, mapped
+
+    def _taken(
+        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None
+    ) -> tuple[Decoded, list[Mapped]]:
         values = self._with_schemas(values)
         before = self._ignored
         mapped: list[Mapped] = []

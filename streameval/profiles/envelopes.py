@@ -22,7 +22,7 @@ _FRAME: Final = 5
 _decode = msgspec.json.Decoder(Any).decode
 
 
-def parse(value: bytes, form: str) -> Any:
+def parse(form: str, value: bytes) -> Any:
     """Parse the bytes of a record. Raises any exception for malformed ones."""
     if value[:1] == b"{":
         return _decode(mend(value))

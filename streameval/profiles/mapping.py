@@ -31,6 +31,10 @@ _CONST: Final = "const"
 # Fields in which trackers put the name of an event.
 _NAMES: Final = ("event_name", "event", "eventType", "event_type", "action_name", "type", "name")
 _OF_ITEMS: Final = ("item_id", "position", "score", "propensity")
+_TEXT: Final = frozenset({str})
+_WHOLE: Final = frozenset({int})
+_COUNTS: Final = [*range(MAX_ITEMS + 2)]
+_DIGITS: Final = [*map(str, _COUNTS)]
 
 
 class MappingError(ValueError):
@@ -46,6 +50,18 @@ class Mapped(msgspec.Struct, gc=False):
     fields: dict[str, Any]
     rule: str
     plain: bool = True
+
+    def write_places(self) -> None:
+        """Write the place of each item, where their ids stand alone for it."""
+        if (ids := self.fields.get("items")).__class__ is _Placed:
+            items = [{"item_id": one, "position": place} for place, one in enumerate(ids, 1)]
+            self.fields["items"] = items
+
+
+class _Placed(list[str]):
+    """Ids of items that said their places here, and no more."""
+
+    __slots__ = ()
 
 
 class _Field(NamedTuple):
@@ -120,7 +136,7 @@ class Mapping:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
             self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
         else:
-            self.parse = partial(parse, form=profile.format)
+            self.parse = partial(parse, profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap
         self.profile = profile
         self._native, self._format = profile.native, profile.format
@@ -293,7 +309,7 @@ class _ItemReader:
         self._find = _elements("`items`", each, MAX_ITEMS)
         self.fields: list[_Field] = []
         self._after: _Field | None = None
-        self._auto = False
+        self._base: int | str = 1
         self._convert = converter("item_id", None)
         if isinstance(items, Items):
             self.fields = [
@@ -302,7 +318,7 @@ class _ItemReader:
                 if (source := getattr(items, name)) is not None
             ]
             where = items.position
-            self._auto = isinstance(where, Take) and where.base == "auto"
+            self._base = where.base if isinstance(where, Take) else 1
             self._after = None if items.after is None else _field("after", items.after)
         self._each = self._reader()
 
@@ -314,11 +330,32 @@ class _ItemReader:
         alone = "fields if len(fields) > 1 else fields['item_id']"
         lines = ["fields = {}", *_filling(code, self.fields), f"items.append({alone})"]
         each = (f"    {line}" for line in lines)
-        head = ["items = []", "for element in found:"]
+        head = [*self._ids_alone(code), "items = []", "for element in found:"]
         read: Callable[[Any, Any], list[Any]] = code.function(
             "found, message", [*head, *each, "return items"]
         )
         return read
+
+    def _ids_alone(self, code: Code) -> Iterator[str]:
+        """Write the lines that return ids alone, of items that say no more than their places.
+
+        Field by field these are read in a fraction of the time. Others are left to the next lines.
+        """
+        paths = {field.name: field.path for field in self.fields}
+        item_id, position = paths.pop("item_id"), paths.pop("position", None)
+        if item_id is None or not self.fields[0].test or paths:
+            return
+        if len(self.fields) > 1 and (position is None or self._after is not None):
+            return
+        yield f"ids = {_of_all(code.path(item_id))}"
+        test = f"{code.value(_TEXT)}.issuperset(map(type, ids)) and all(ids)"
+        test += f" and {self.fields[0].absent!r} not in ids"
+        ids = "ids"
+        if position is not None:
+            are_places = code.value(partial(_are_places, self._base))
+            test += f" and {are_places}({_of_all(code.path(position))})"
+            ids = f"{code.value(_Placed)}(ids)"
+        yield f"if {test}: return {ids}"
 
     def read(self, element: Any, message: Any) -> list[Any]:
         found = self._find(element, message)
@@ -338,7 +375,7 @@ class _ItemReader:
                     }
                     for number, item in enumerate(items, 1)
                 ]
-        if self._auto:
+        if self._base == "auto" and items.__class__ is not _Placed:
             _count_from_one(items)
         return items
 
@@ -395,6 +432,22 @@ def _together(name: str, each: dict[str, str], most: int) -> Callable[[Any, Any]
         return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
 
     return find
+
+
+def _of_all(value: str) -> str:
+    return f"[{value} for element in found]"
+
+
+def _are_places(base: int | str, positions: list[Any]) -> bool:
+    """Tell whether positions, as numbers or as digits, count the items of a list from its base."""
+    if not positions:
+        return True
+    is_text = positions[0].__class__ is str
+    counts = _DIGITS if is_text else _COUNTS
+    first = base if isinstance(base, int) else int(positions[0] != counts[0])
+    # For Python true is 1, and so is 1.0.
+    is_whole = is_text or _WHOLE.issuperset(map(type, positions))
+    return is_whole and positions == counts[first : first + len(positions)]
 
 
 def _count_from_one(items: Sequence[Any]) -> None:

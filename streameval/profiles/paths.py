@@ -123,8 +123,11 @@ class Code:
         first, *rest = tree["children"]
         found = self.expression(first, element)
         for part in rest:
-            held = self.new()
-            found = f"({held} := {found}, {self.expression(part, held)})[1]"
+            if part["type"] == "index" or _names(part):  # it looks there once
+                found = self.expression(part, found)
+            else:
+                held = self.new()
+                found = f"({held} := {found}, {self.expression(part, held)})[1]"
         return found
 
     index_expression = pipe = subexpression
@@ -133,8 +136,8 @@ class Code:
         """Write the element of a list."""
         at, held = tree["value"], self.new()
         first_or_last = at if at >= 0 else -at - 1
-        is_there = f"{held}.__class__ is list and len({held}) > {first_or_last}"
-        return f"({held}[{at}] if ({held} := {element}) is not None and {is_there} else None)"
+        is_there = f"({held} := {element}).__class__ is list and len({held}) > {first_or_last}"
+        return f"({held}[{at}] if {is_there} else None)"
 
     def or_expression(self, tree: Any, element: str) -> str:
         """Write the first value, or the second where that is false."""
@@ -196,8 +199,8 @@ class Code:
             f"({found} := {self.expression(each, row)}) is not None",
         ]
         taken = f"[{found} for {row} in {rows} if {' and '.join(tests)}]"
-        rest = f"{taken} if {rows}.__class__ is list else None"
-        return f"({rows} := {self.expression(source, element)}, {rest})[1]"
+        is_list = f"({rows} := {self.expression(source, element)}).__class__ is list"
+        return f"({taken} if {is_list} else None)"
 
     projection = filter_projection
 

@@ -46,7 +46,7 @@ class _Json:
 
     def read_framed(self, body: bytes) -> Any:
         """Return the value as any JSON is read."""
-        return parse(body, "json")
+        return parse("json", body)
 
 
 class _Wrong:

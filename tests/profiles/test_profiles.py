@@ -664,6 +664,49 @@ def test_positions_that_count_from_zero_are_told_and_taken_by_base_0():
     assert "`items`: 10,000 items, at most" in refused({"rules": [rule]}, many)
 
 
+@pytest.mark.parametrize("base", [0, 1, "auto"])
+@pytest.mark.parametrize("has_places", [True, False])
+def test_items_read_together_are_those_read_one_by_one(base, has_places):
+    rng = random.Random(f"{base} {has_places}")
+    items = {"each": "items", "item_id": {"from": "id", "absent": "none"}}
+    if has_places:
+        items["position"] = {"from": "p", "base": base, "absent": "-"}
+    usual = {"ts": "ts", "user_id": "u", "request_id": "r"}
+    rule = {"slate": usual | {"items": items}}
+    # A field that finds nothing lets items be read one by one.
+    alone = {"slate": usual | {"items": items | {"score": "nothing"}}}
+    together, one_by_one = ({"rules": [each]} for each in (rule, alone))
+
+    def message():
+        first, as_text = rng.choice([0, 1, 1, 2]), rng.random() < 0.5
+        held = []
+        for place in range(first, first + rng.randrange(5)):
+            held.append({"id": f"i{place}", "p": str(place) if as_text else place})
+            if rng.random() < 0.1:
+                held[-1]["id"] = rng.choice(["", None, "none", 7, True, 1.5, "x" * 300, "i1", {}])
+            if rng.random() < 0.1:
+                held[-1]["p"] = rng.choice(
+                    [place + 1, float(place), bool(place), f"0{place}", f" {place}", None, "-", []]
+                )
+            if rng.random() < 0.02:
+                held[-1] = rng.choice([None, "i", held[:1]])
+        return {"ts": NOON, "u": "u", "r": "r", "items": held}
+
+    values = [json.dumps(message()).encode() for _ in range(3_000)]
+    (found, fields), (wanted, their_fields) = (
+        decoder(each).take(values) for each in (together, one_by_one)
+    )
+    assert found.events == wanted.events
+    assert [one.fields for one in fields] == [one.fields for one in their_fields]
+    said, theirs = (
+        [(at, why.reason, why.detail.replace("].item_id", "]")) for at, why in each.rejected]
+        for each in (found, wanted)
+    )
+    assert said == theirs
+    assert decoder(together).decode_records(values) == found
+    assert 1_000 < len(found.events) < 2_800
+
+
 def test_a_message_is_taken_whole_or_not_at_all():
     good, bad = VIEWED, CLICKED | {"properties": {}}
     lines = [json.dumps(one).encode() for one in ({"batch": [good, bad]}, good, bad)]
