@@ -148,7 +148,7 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
     """Open a way to send records to a topic; at the end of the block all are acknowledged."""
     with our_errors(client):
         # The embedded broker knows no idempotent producers, so none is asked for.
-        producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="lz4")
+        producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="zstd")
         try:
             await producer.start()
 

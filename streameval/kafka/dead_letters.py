@@ -260,7 +260,7 @@ class DeadLetters:
             if self._producer is None:
                 await self._create_topic()
                 # No idempotence: the embedded broker has none, and a repetition does no harm.
-                producer = AIOKafkaProducer(**self._client, acks="all", compression_type="lz4")
+                producer = AIOKafkaProducer(**self._client, acks="all", compression_type="zstd")
                 try:
                     await producer.start()
                 except BaseException:

@@ -232,7 +232,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             **self._client,
             enable_idempotence=True,
             max_batch_size=_BATCH_BYTES,
-            compression_type="lz4",
+            compression_type="zstd",
         )
         consumer.subscribe(list(self._decoders), listener=self)
         try:
