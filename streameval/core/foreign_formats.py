@@ -7,7 +7,7 @@ has one of these.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -95,7 +95,13 @@ FORMATS: Final = (
 )
 """The first row decides whose fields and values are all there, so rarer ones stand first."""
 
-_MARKS: Final = frozenset(min(known.fields) for known in FORMATS)
+_BATCHES: Final = ("batch", "events", "requests")
+"""Fields in which trackers send several messages; a batch has the format of the first."""
+
+_PARTS: Final = (*FORMATS, _format("Recombee (Batch)", "method", "path", "params"))
+"""The formats of such messages."""
+
+_MARKS: Final = frozenset((*(min(known.fields) for known in FORMATS), *_BATCHES))
 """One field of each format: nearly all other values have none of them, and are done with."""
 
 OURS: Final = frozenset({"impression", "slate", "feedback"})
@@ -171,7 +177,14 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
     kind = fields.get("type")
     if _MARKS.isdisjoint(fields) or (isinstance(kind, str) and kind in OURS):
         return None
-    for known in FORMATS:
+    if found := _known(fields, FORMATS):
+        return found
+    parts = next((held for field in _BATCHES if isinstance(held := fields.get(field), list)), None)
+    return _known(parts[0], _PARTS) if parts and isinstance(parts[0], Mapping) else None
+
+
+def _known(fields: Mapping[Any, Any], formats: Iterable[Format]) -> Foreign | None:
+    for known in formats:
         if known.fields <= fields.keys() and all(
             fields[name] == wanted for name, wanted in known.values.items()
         ):

@@ -113,6 +113,23 @@ def test_every_row_of_the_table_is_reached():
         assert name in str(format_of(json.dumps(example).encode()))
 
 
+@pytest.mark.parametrize(
+    ("batch", "name"),
+    [
+        ({"batch": [EXAMPLES["Segment"]], "sentAt": "t"}, "Segment"),
+        ({"events": [EXAMPLES["Algolia Insights"]]}, "Algolia Insights"),
+        (
+            {"requests": [{"method": "POST", "path": "/detailviews/", "params": {}}]},
+            "map it by the profile recombee",
+        ),
+    ],
+)
+def test_a_batch_has_the_format_of_its_first_message(batch, name):
+    assert name in str(format_of(json.dumps(batch).encode()))
+    for other in ({}, {"events": []}, {"events": [1]}, {"events": {}}, {"requests": [batch]}):
+        assert format_of(json.dumps(other).encode()) is None
+
+
 SNOWPLOW = "shop\tweb\t2026-01-05 12:00:00.123\t2026-01-05 12:00:00.000" + "\t" * 127
 
 
