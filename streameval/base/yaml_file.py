@@ -43,8 +43,9 @@ def read(path: Path, example: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        # Within [ ] or { } YAML ends a text at a brace: the names of some metrics have one.
-        cure = "; write text with braces in quotes" if "got '{'" in str(error.problem) else ""
+        # Within [ ] or { } YAML ends a text at either: names of some metrics have one, and paths.
+        is_text = any(f"got '{each}'" in str(error.problem) for each in "{[")
+        cure = "; write text with braces or brackets in quotes" if is_text else ""
         raise ConfigError(f"{path}: line {line}: {error.problem}{cure}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
@@ -73,15 +74,16 @@ def problem(
     """
     # A misspelt key also leaves the right one missing: report the misspelling first. Of the ways in
     # which a value can be written, the deepest place says most.
+    errors = error.errors(include_url=False)
     worst = min(
-        error.errors(include_url=False),
+        errors,
         key=lambda one: (
             one["type"] != "extra_forbidden",
             one["type"] == "string_type",
             -len(one["loc"]),
         ),
     )
-    place = _place(worst["loc"], given)
+    place = _place(worst, given)
     message = worst["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     name = ".".join(map(str, place))
     fields = [pair for each in _models(model) for pair in each.model_fields.items()]
@@ -106,7 +108,11 @@ def problem(
         case "list_type" | "tuple_type" if isinstance(worst["input"], str | int):
             one = str(worst["input"]).replace(",", ", ").replace(",  ", ", ")
             return place, f"{name}: this key is a list: write {place[-1]}: [{one}]"
-    said = _PLAIN.get(worst["type"], message[:1].lower() + message[1:])
+    if worst["type"] in _PLAIN:  # it may be written in several ways
+        types = [one["type"] for one in errors if _place(one, given) == place]
+        message = " or ".join(dict.fromkeys(_PLAIN[each] for each in types if each in _PLAIN))
+        message = message.replace(" or write ", ", or ")
+    said = message[:1].lower() + message[1:]
     is_secret = bool(place) and place[0] in secrets
     shown = "" if is_secret else f", not {repr(worst['input'])[:60]}"
     return place, f"{name}: {said}{shown}"
@@ -129,14 +135,15 @@ def line_of(path: Path, place: Sequence[int | str]) -> str:
     return "" if line is None else f"line {line}: "
 
 
-def _place(location: Sequence[int | str], given: Any) -> list[int | str]:
-    """Return the parts of a location of pydantic that are keys, without its names of types."""
+def _place(error: Mapping[str, Any], given: Any) -> list[int | str]:
+    """Return the parts of the location of an error that are keys, without its names of types."""
     place: list[int | str] = []
+    location = error["loc"]
     for number, part in enumerate(location, 1):
         is_key = isinstance(given, Mapping) and part in given
         if is_key or (isinstance(given, list | tuple) and isinstance(part, int)):
             given = given[part]
-        elif number < len(location) or not isinstance(given, Mapping):
+        elif number < len(location) or error["type"] != "missing":
             continue
         place.append(part)
     return place

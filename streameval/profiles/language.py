@@ -90,6 +90,8 @@ class _Fields(BaseModel):
         for name in self.model_extra or {}:
             if not name.isidentifier():
                 raise ValueError(f"{name!r}: a label is a name of letters, digits and _")
+            if name == "type":
+                raise ValueError("`type` is the event's own: give the label another name")
             if close := nearest(name, known, cutoff=0.8):
                 raise ValueError(f"no such field {name}; did you mean {close[0]}?")
         return self

@@ -188,7 +188,9 @@ def test_the_line_names_the_metric_to_take_instead(write):
 def test_a_metric_with_braces_within_brackets_is_written_in_quotes(write):
     metric = "positives_per_impression{feedback=click}"
     head = "experiments:\n  - {name: e, arm: v, control: A, primary: ndcg@5}\n"
-    with pytest.raises(ConfigError, match=r"line 5: .*; write text with braces in quotes$"):
+    with pytest.raises(
+        ConfigError, match=r"line 5: .*; write text with braces or brackets in quotes$"
+    ):
         load(write(head.replace("}", f"\n    , guardrails:\n    [mrr@5,\n    {metric}]}}")))
     quoted = head.replace("}", f", guardrails: [mrr@5, '{metric}']}}")
     (experiment,) = load(write(quoted)).definition().experiments

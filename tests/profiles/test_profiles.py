@@ -803,11 +803,11 @@ def test_a_native_profile_is_the_native_decoder():
         ("rules: [{feedback: {ts: 't[', user_id: u, item_id: i, kind: k}}]", "is no path"),
         (
             "rules: [{feedback: {ts: {from: t, unit: sec}, user_id: u, item_id: i, kind: k}}]",
-            "unit 'sec': write one of rfc3339, s, ms, us, ns, auto, or a pattern",
+            "rules.0.feedback.ts: unit 'sec': write one of rfc3339, s, ms, us, ns, auto, or",
         ),
         (
             "rules: [{feedback: {ts: {from: t, unit: '%Y'}, user_id: u, item_id: i, kind: k}}]",
-            "a pattern without %z needs a zone",
+            "line 1: rules.0.feedback.ts: a pattern without %z needs a zone",
         ),
         (
             "rules: [{feedback: {ts: {from: t, zone: CET}, user_id: u, item_id: i, kind: k}}]",
@@ -832,6 +832,15 @@ def test_a_native_profile_is_the_native_decoder():
             "rules.0.feedback.kind.values: write keys and values, not ['a']",
         ),
         ("rules: [\n  {", "line 2"),
+        ("rules: [{when: items[0]}]", "write text with braces or brackets in quotes"),
+        (
+            "rules: [{feedback: {ts: 5, user_id: u, item_id: i, kind: k}}]",
+            "line 1: rules.0.feedback.ts: write a text, or keys and values, not 5",
+        ),
+        (
+            "rules: [{slate: {ts: t, user_id: u, request_id: r, items: i, type: page}}]",
+            "line 1: rules.0.slate: `type` is the event's own: give the label another name",
+        ),
     ],
 )
 def test_a_wrong_profile_is_told_where_and_what(text, said, tmp_path):
