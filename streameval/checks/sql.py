@@ -1,7 +1,8 @@
-"""The metrics' formulas in DuckDB's SQL, from outcome rows, to check the kernel's results.
+"""Positives and scores in DuckDB's SQL, from outcome rows, to check the kernel's results.
 
-`core.metrics` shares only the definition and the names: positives come from the rows' feedback and
-not from their gains, scores are rounded to nano-units half to even, sums are integers.
+The row of a metric has its formula in SQL beside its function, and the two share nothing. Positives
+come from the rows' feedback and not from their gains, scores are rounded to nano-units half to
+even, sums are integers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from streameval.core.definition import Definition
 from streameval.core.metrics import RANKING
 from streameval.files.table_scans import literal
 
-METRICS = tuple(metric.name for metric in RANKING)
+_FORMULAS = {metric.name: metric.windowed.sql for metric in RANKING if metric.windowed}
+METRICS = tuple(_FORMULAS)
 
 
 def judge(definition: Definition, source: str) -> str:
@@ -47,21 +49,11 @@ def positives(kind: str) -> str:
 
 def nano_score(metric: str, k: int, definition: Definition) -> str:
     """Compute the score of a judged row at k, in integer nano-units."""
-    near = f"list_filter(relevant, lambda x: x.rank <= {k})"
-    gain = "{}"
+    relevant = "relevant"
     if definition.ndcg_gain == "exponential":
-        gain = "(pow(2.0::DOUBLE, {}) - 1)"
-    formula = {
-        "precision": f"len({near})::DOUBLE / {k}",
-        "recall": f"len({near})::DOUBLE / len(relevant)",
-        "ndcg": f"list_sum(list_transform({near}, "
-        f"lambda x: {gain.format('x.gain')} / log2(x.rank + 1)))"
-        " / list_sum(list_transform(list_reverse_sort("
-        f"list_transform(relevant, lambda x: x.gain))[:{k}], "
-        f"lambda g, i: {gain.format('g')} / log2(i + 1)))",
-        "map": f"list_sum(list_transform({near}, lambda x, i: i::DOUBLE / x.rank)) / len(relevant)",
-        "mrr": f"1.0::DOUBLE / ({near})[1].rank",
-        "hit_rate": f"(len({near}) > 0)::INTEGER::DOUBLE",
-    }[metric]
+        exponential = "{'rank': x.rank, 'gain': pow(2.0::DOUBLE, x.gain) - 1}"
+        relevant = f"list_transform(relevant, lambda x: {exponential})"
+    near = f"list_filter({relevant}, lambda x: x.rank <= {k})"
+    formula = _FORMULAS[metric].format(relevant=relevant, near=near, k=k)
     score = f"CASE WHEN len({near}) = 0 THEN 0.0::DOUBLE ELSE least({formula}, 1.0::DOUBLE) END"
     return f"round_even({score} * {NANO}, 0)::BIGINT"

@@ -11,16 +11,17 @@ import yaml
 
 from streameval.base.limits import ALL
 from streameval.cli.grafana import Board, Marks, PanelText
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
-from streameval.core.metrics.rates import Rate
+from streameval.core.metrics import MEAN_SECTIONS, RATES
 
 NAMES: Final = ("quality", "experiments", "pipeline", "checks")
 """The dashboards."""
 
 _DEPLOYMENT: Final = 'job=~"$job", namespace=~"$namespace"'
-_SHARES: Final = {"hit_rate", *(mean.name for mean in (*RATES, *LIST_MEANS))} - {
-    "mean_rank_of_positives",
-    "latency_ms_mean",
+_SHARES: Final = {"hit_rate"} | {
+    mean.name
+    for section in MEAN_SECTIONS
+    for mean in section.means
+    if mean.is_share and section.name != "ranking"
 }
 _ABBREVIATIONS: Final = {"map", "mrr", "ndcg"}
 _Panel: TypeAlias = Mapping[str, Any]
@@ -84,9 +85,6 @@ def _panels(item: str | _Panel, dimensions: Sequence[str]) -> Iterator[_Panel]:
     """Yield a panel, or all panels that the name of a list stands for."""
     if not isinstance(item, str):
         yield item
-    elif item == "ranking":
-        for metric in RANKING:
-            yield _mean(metric.name, metric.formula, 'k="$k"')
     elif item == "forest":
         yield _forest()
     elif item == "over_expected":
@@ -95,8 +93,12 @@ def _panels(item: str | _Panel, dimensions: Sequence[str]) -> Iterator[_Panel]:
         for name, matcher in (*((rate.name, _KIND) for rate in RATES), ("ndcg", 'k="$k"')):
             yield _of_usual(name, matcher)
     else:
-        means, matcher, legend = _LISTS[item]
-        for mean in means:
+        section = next(one for one in MEAN_SECTIONS if one.name == item)
+        # Few kinds have values: all of them are lines of one panel.
+        matcher, legend = (
+            ("", "{{feedback}} ") if item == "values" else (_CHOSEN[section.label], "")
+        )
+        for mean in section.means:
             yield _mean(mean.series or mean.name, mean.formula, matcher, legend)
 
 
@@ -159,11 +161,7 @@ def _over_expected(arm: str) -> _Panel:
 
 
 _KIND: Final = 'feedback="$feedback"'
-_LISTS: Final[dict[str, tuple[Sequence[Rate], str, str]]] = {
-    "rates": (RATES, _KIND, ""),
-    "lists": (LIST_MEANS, "", ""),
-    "values": (VALUE_MEANS, "", "{{feedback}} "),
-}
+_CHOSEN: Final = {"feedback": _KIND, "k": 'k="$k"', "": ""}
 
 
 def _mean(name: str, formula: str, matcher: str, legend: str = "") -> _Panel:

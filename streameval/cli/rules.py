@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from streameval.base.limits import ALL
 from streameval.core.merged_segments import totals_of
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.core.metrics import MEAN_SECTIONS, RATES
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -26,19 +26,6 @@ _MATURITY: Final = """\
           sum by ({by}) (streameval_maturity_ratio * ignoring (basis) streameval_window_impressions{{basis="live"}})
             /
           sum by ({by}) (streameval_window_impressions{{basis="live"}})"""  # noqa: E501
-
-_COUNTS: Final = (
-    "users",
-    "impressions",
-    "slates",
-    "slates_with_positive",
-    "empty_slates",
-    "short_slates",
-    "fallback_slates",
-    "abandoned_slates",
-    "slates_with_latency",
-    "positive_items",
-)
 
 _FOUR_MINUTES: Final = 240
 _CHECKPOINT_AGE: Final = 900
@@ -112,25 +99,17 @@ def _recordings(dimensions: tuple[str, ...]) -> Iterator[str]:
         ", ".join(("job", "namespace", "window", *basis, *dimensions)) for basis in (("basis",), ())
     )
     yield "      # Counts: users, impressions and slates of a window are distinct by construction."
-    for count in _COUNTS:
-        yield _sum(count, by)
-    for count in ("positives", "value"):
-        yield _sum(count, f"{by}, feedback")
-    yield "      # Rates of feedback."
-    for rate in RATES:
-        yield from _mean(rate.name, rate.weight, by, "feedback")
-    yield "      # Ranking metrics."
-    for metric in RANKING:
-        yield from _mean(metric.name, "slates", by, "k")
-    yield "      # Values of feedback."
-    for mean in VALUE_MEANS:
-        if mean.weight == "positives":
-            yield from _mean(mean.name, mean.weight, f"{by}, feedback")
-        else:
-            yield from _mean(mean.name, mean.weight, by, "feedback")
-    yield "      # Health of the lists."
-    for mean in LIST_MEANS:
-        yield from _mean(mean.series or mean.name, mean.weight, by)
+    counts = [count for section in MEAN_SECTIONS for count in section.counts]
+    for count in sorted(counts, key=lambda count: count.by_label):
+        yield _sum(count.name, f"{by}, feedback" if count.by_label else by)
+    for section in MEAN_SECTIONS:
+        yield f"      # The section {section.name}."
+        for mean in section.means:
+            name = mean.series or mean.name
+            if mean.weight == "positives":  # they have the label, too
+                yield from _mean(name, mean.weight, f"{by}, {section.label}")
+            else:
+                yield from _mean(name, mean.weight, by, section.label)
     yield _MATURITY.format(by=of_window)
 
 

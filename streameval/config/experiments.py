@@ -23,13 +23,10 @@ _MOST_USERS: Final = 10**12
 def names_of_figures() -> frozenset[str]:
     """Return the names of means and of other figures in rows, which no field may have."""
     # numpy comes with the catalogue: a configuration without fields of its own goes without.
-    from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
-    from streameval.core.windows.aggregates import AGGREGATES
+    from streameval.core.metrics import MEAN_SECTIONS, MEANS
 
-    ranking = (metric.name for metric in RANKING)
-    means = (mean.name for mean in (*RATES, *VALUE_MEANS, *LIST_MEANS))
-    others = (name for aggregate in AGGREGATES for name in aggregate.figure_names)
-    return frozenset([*ranking, *means, *others])
+    counts = (count.name for section in MEAN_SECTIONS for count in section.counts)
+    return frozenset([*MEANS, *counts, "observed_ratio"])
 
 
 def event_field(value: str) -> str:

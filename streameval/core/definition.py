@@ -136,6 +136,11 @@ class Definition:
         """
         return 2 * self.horizon + max(w.size + 2 * w.slide for w in self.windows)
 
+    @property
+    def valued_kinds(self) -> tuple[str, ...]:
+        """The kinds whose values are figures."""
+        return tuple(positive.kind for positive in self.positives if positive.value != "none")
+
     def gain(self, kind: str) -> float:
         """Return the gain of a positive of `kind`: 1 unless one is configured."""
         return float(self.gains.get(kind, 1.0))

@@ -23,14 +23,12 @@ from streameval.core.relevance import Judge
 from streameval.core.segments import Segments
 from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 from streameval.core.users import User
-from streameval.core.windows.aggregate import Aggregate
+from streameval.core.windows.aggregate import Aggregate, WorthRows
 from streameval.core.windows.aggregates import CountRows, PositiveRows
 from streameval.core.windows.cells import Cells
-from streameval.core.windows.delays import DelayRows
 from streameval.core.windows.lists import LatencyRows, ListRows
 from streameval.core.windows.scores import ScoreRows
 from streameval.core.windows.tables import Table, TimedTable
-from streameval.core.windows.values import ValueRows
 
 K = TypeVar("K", bound=Hashable)
 
@@ -60,26 +58,36 @@ class SegmentChanges(NamedTuple):
     delays: dict[int, int]
 
 
-class Rows(NamedTuple):
-    """Rows that were booked since the last flush: one buffer for each aggregate, in their order."""
+class Rows:
+    """Rows that were booked since the last flush: in `buffers`, one for each aggregate in order.
 
-    counts: CountRows
-    positives: PositiveRows
-    scores: ScoreRows
-    values: ValueRows
-    lists: ListRows
-    latencies: LatencyRows
-    ranks: ListRows
-    delays: DelayRows
-    score_delays: ScoreRows
+    `changes` are told of every change of the worth of a slate. The other names are those of the
+    buffers that are booked one by one.
+    """
+
+    __slots__ = ("buffers", "changes", "counts", "latencies", "lists", "positives", "scores")
+
+    def __init__(self, aggregates: Sequence[Aggregate]) -> None:
+        named: dict[str, Any] = {}
+        for one in aggregates:
+            shared = one.wanted and one.reads_rows_of
+            named[one.name] = named[one.reads_rows_of] if shared else one.rows()
+        self.buffers = list(named.values())
+        self.counts: CountRows = named["counts"]
+        self.positives: PositiveRows = named["positives"]
+        self.scores: ScoreRows = named["scores"]
+        self.lists: ListRows = named["lists"]
+        self.latencies: LatencyRows = named["latencies"]
+        self.changes = [
+            named[one.name].change
+            for one in aggregates
+            if one.wanted and not one.reads_rows_of and isinstance(named[one.name], WorthRows)
+        ]
 
     @property
     def size(self) -> int:
         """The number of rows."""
-        return sum(map(len, self))
-
-
-DELAYS: Final = Rows._fields.index("delays")
+        return sum(map(len, self.buffers))
 
 
 class Ledger:
@@ -100,10 +108,9 @@ class Ledger:
         self._segments = segments
         self.shapes = ListShapes(definition)
         self.has_lists = "lists" in definition.figures
-        self.has_delays = "nowcast" in definition.figures
-        self.judge = Judge(definition, follows=self.has_delays)
+        self.judge = Judge(definition, follows="nowcast" in definition.figures)
         self.gains = self.judge.gains
-        self.rows = self._empty()
+        self.rows = Rows(self.aggregates)
 
     def delta(self, user_id: str, ts: int) -> UserDelta:
         """Return the delta of a user, who has an event at `ts`."""
@@ -136,13 +143,10 @@ class Ledger:
         """Book the first feedback to a slate whose impressions are booked; `micro` is its value."""
         time, cell = slate.time, self.cell(user, slate.segment)
         judged = self.judge.first(kind, slate.rank(item, packed), ts - time, micro)
-        if micro:
-            self.rows.values.add(time, cell, kind, micro)
         slate.booked = judged
         self.rows.positives.add(time, cell, kind, 1)
-        self.rows.scores.change(time, cell, NO_FEEDBACK, judged)
-        if self.has_delays:
-            self.rows.delays.add(time, cell, (), judged.delays)
+        for change in self.rows.changes:
+            change(time, cell, NO_FEEDBACK, judged)
         known = slate.booked_list
         if known is not None:
             hits = judged.hits
@@ -189,11 +193,11 @@ class Ledger:
 
     def _tables(self, booked: list[Rows]) -> list[TimedTable]:
         """Return the rows so far as tables, put them to those `booked`, and begin anew."""
-        rows, self.rows = self.rows, self._empty()
+        rows, self.rows = self.rows, Rows(self.aggregates)
         booked.append(rows)
         return [
             aggregate.table(buffer, self.cells)
-            for aggregate, buffer in zip(self.aggregates, rows, strict=True)
+            for aggregate, buffer in zip(self.aggregates, rows.buffers, strict=True)
         ]
 
     def _book(self, slate: Slate, user: User) -> None:
@@ -251,7 +255,7 @@ class Ledger:
         slate.booked = judged
 
     def _book_worth(self, slate: Slate, delta: UserDelta, cell: int, after: Relevance) -> None:
-        """Book positives, score and values of a slate that is worth `after` now."""
+        """Book the change of a slate that is worth `after` now."""
         before, time, rows = slate.booked, slate.booked_time, self.rows
         if after.positives != before.positives:
             booked = before.positives or self.no_positives
@@ -260,14 +264,8 @@ class Ledger:
                 if change:
                     rows.positives.add(time, cell, kind, change)
                     delta[POSITIVES + kind] += change
-        rows.scores.change(time, cell, before, after)
-        if self.has_delays:
-            rows.delays.add(time, cell, before.delays, after.delays)
-        if after.values != before.values:
-            for kind, micro in before.values:
-                rows.values.add(time, cell, kind, -micro)
-            for kind, micro in after.values:
-                rows.values.add(time, cell, kind, micro)
+        for change in rows.changes:
+            change(time, cell, before, after)
 
     def book_list(self, slate: Slate, cell: int, ranks: Mapping[str, int] | None = None) -> None:
         """Book shape and latency of the list of a slate with a request.
@@ -288,14 +286,9 @@ class Ledger:
             self.rows.latencies.add(slate.time, cell, slate.booked_extras, extras)
             slate.booked_extras = extras
 
-    def _empty(self) -> Rows:
-        rows = Rows(*(aggregate.rows() for aggregate in self.aggregates))
-        # Two views of the same lists, and two of the same scores.
-        delays = rows.scores if self.has_delays else rows.score_delays
-        return rows._replace(ranks=rows.lists, score_delays=delays)
-
     def _changes(self, tables: Sequence[Table], booked: Sequence[Rows]) -> SegmentChanges:
-        counts, positives, *_ = tables
+        named = {one.name: table for one, table in zip(self.aggregates, tables, strict=True)}
+        counts, positives, delays = named["counts"], named["positives"], named["delays"]
         values = self._segments.values
         measured: dict[tuple[str, ...], list[int]] = {}
         for cell, latency in chain.from_iterable(rows.latencies.begun() for rows in booked):
@@ -311,7 +304,7 @@ class Ledger:
                 for key, added in _by_key(keys, positives.values[0]).items()
             ),
             measured,
-            _added_slots(tables[DELAYS], slots_of(kinds)),
+            _added_slots(delays, slots_of(kinds)),
         )
 
 

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from streameval.core.definition import Definition, Window
-from streameval.core.metrics import RANKING, RATES, VALUE_MEANS
+from streameval.core.metrics import MEAN_SECTIONS
 
 # Nowcasts that wait for their end, of each window: one a minute with the default horizon.
 _KEPT: Final = 32
 
+# No list has a nowcast.
 _FIGURES: Final = {
-    section: [mean.name for mean in means]
-    for section, means in (("rates", RATES), ("ranking", RANKING), ("values", VALUE_MEANS))
+    section.name: [mean.name for mean in section.means]
+    for section in MEAN_SECTIONS
+    if section.name != "lists"
 }
 _Sections = Mapping[str, Sequence[Mapping[str, Any]]]
 _Key = tuple[Any, ...]

@@ -20,7 +20,7 @@ from streameval.base.instants import now
 from streameval.core.definition import Definition
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES
+from streameval.core.metrics import MEANS
 from streameval.experiments.left_out import without_arm_remark, without_arm_warning
 from streameval.experiments.scorecard import scorecard, split
 from streameval.stats.confidence_sequences import FLOOR
@@ -36,10 +36,7 @@ _NAMES: Final = {
     "latency_ms_mean": "mean latency (ms)",
 }
 # Figures in [0, 1] are told in points; the others (money, time, ranks, errors) are as they are.
-_SHARES: Final = frozenset(each.name for each in (*RATES, *RANKING, *LIST_MEANS)) - {
-    "mean_rank_of_positives",
-    "latency_ms_mean",
-}
+_SHARES: Final = frozenset(mean.name for mean in MEANS.values() if mean.is_share)
 _BASES: Final[Mapping[str | None, str]] = {
     "first lists": "share of first lists",
     "users": "mean over users",

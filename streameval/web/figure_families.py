@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from prometheus_client.core import Metric
 
+from streameval.core.definition import Definition
 from streameval.core.figures import BASES, SECTIONS, Figures, Row
 from streameval.core.merged_segments import Segment
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS, Rate
+from streameval.core.metrics import MEAN_SECTIONS, Section
 from streameval.web.families import clean, gauge
 from streameval.web.status import ServiceStatus
 
@@ -84,30 +85,22 @@ def _segment(row: Mapping[str, Any], dimensions: Sequence[str]) -> Segment:
     return tuple(row[dimension] for dimension in dimensions)
 
 
+def sections_of(definition: Definition) -> Iterator[tuple[Section, Sequence[Any]]]:
+    """Yield the sections that have figures under a definition, with the values of their label."""
+    keys = {"feedback": definition.kinds, "k": definition.ks, "": ("",)}
+    for section in MEAN_SECTIONS:
+        if not section.optional or section.optional in definition.figures:
+            is_valued = section.name == "values"
+            yield section, definition.valued_kinds if is_valued else keys[section.label]
+
+
 def figure_families(status: ServiceStatus) -> Iterator[Metric]:
     """Build the families of figures, all of them gauges."""
     figures = status.figures or _NO_FIGURES
-    rates = _grid(status, "feedback", figures["rates"], status.definition.kinds)
-    users = rates.weights()
-    yield users.family("window_users", "Users with an impression in the window", "users", 0)
-    yield users.family("window_impressions", "Impressions in the window", "impressions", 0)
-    yield rates.family("window_positives", "Positives in the window", "positives", 0)
-    for rate in RATES:
-        yield from _mean_of(rates, rate)
-    ranking = _grid(status, "k", figures["ranking"], status.definition.ks)
-    slates = ranking.weights()
-    yield slates.family("window_slates", "Slates with a request_id in the window", "slates", 0)
-    yield slates.family(
-        "window_slates_with_positive",
-        "Slates with a request_id in the window that have a positive",
-        "slates_with_positive",
-        0,
-    )
-    for metric in RANKING:
-        yield from _mean(ranking, metric.name, metric.formula)
-    yield from _values(status, figures)
+    for section, keys in sections_of(status.definition):
+        yield from _section(status, section, figures[section.name], keys)
     if "lists" in status.definition.figures:
-        yield from _lists(status, figures)
+        yield from _ranks(status, figures)
     yield _maturity(figures["maturity"], status.definition.dimensions)
     yield from _nowcasts(status, figures)
 
@@ -134,27 +127,26 @@ def _nowcasts(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
         yield gauge(f"nowcast_{ratio}", text, names, samples)
 
 
-def _values(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
-    kinds = [one.kind for one in status.definition.positives if one.value != "none"]
-    values = _grid(status, "feedback", figures["values"], kinds)
-    yield values.family("window_value", "Sum of the values of the window, no cap", "value", 0)
-    for mean in VALUE_MEANS:
-        yield from _mean_of(values, mean)
+def _section(
+    status: ServiceStatus, section: Section, rows: Sequence[Row], keys: Sequence[Any]
+) -> Iterator[Metric]:
+    """Build the gauges of counts and means."""
+    grid = _grid(status, section.label, rows, keys)
+    whole = grid.weights()
+    if not section.label:
+        grid = whole
+    for count in section.counts:
+        of = grid if count.by_label else whole
+        yield of.family(f"window_{count.name}", count.formula, count.name, 0)
+    for mean in section.means:
+        name = mean.series or mean.name
+        yield grid.family(name, mean.formula, mean.name, None, mean.scale)
+        text = f"Standard error of {name}, clustered by user"
+        yield grid.family(f"{name}_stderr", text, f"{mean.name}_stderr", None, mean.scale)
 
 
-def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
-    lists = _grid(status, "", figures["lists"], [""]).weights()
-    for count, text in (
-        ("empty_slates", "Slates that showed nothing in the window"),
-        ("short_slates", "Slates with fewer items than the smallest k in the window"),
-        ("fallback_slates", "Slates of the window that an event called a fallback"),
-        ("abandoned_slates", "Slates without a positive in the window"),
-        ("slates_with_latency", "Slates of the window with a latency"),
-        ("positive_items", "Items with a positive in the slates of the window"),
-    ):
-        yield lists.family(f"window_{count}", text, count, 0)
-    for mean in LIST_MEANS:
-        yield from _mean_of(lists, mean)
+def _ranks(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
+    """Build the gauges by rank."""
     # Each segment has 21 ranks: one window and basis are enough to see the shape.
     window = max(status.definition.windows, key=lambda one: one.size).name
     dimensions = status.definition.dimensions
@@ -173,19 +165,6 @@ def _lists(status: ServiceStatus, figures: Figures) -> Iterator[Metric]:
             impressions.add_metric(values, row["impressions"])
     yield impressions
     yield positives
-
-
-def _mean_of(grid: _Grid, mean: Rate) -> Iterator[Metric]:
-    name = mean.series or mean.name
-    yield grid.family(name, mean.formula, mean.name, None, mean.scale)
-    text = f"Standard error of {name}, clustered by user"
-    yield grid.family(f"{name}_stderr", text, f"{mean.name}_stderr", None, mean.scale)
-
-
-def _mean(grid: _Grid, name: str, formula: str) -> Iterator[Metric]:
-    yield grid.family(name, formula, name, None)
-    stderr = f"{name}_stderr"
-    yield grid.family(stderr, f"Standard error of {name}, clustered by user", stderr, None)
 
 
 def _maturity(rows: Sequence[Row], dimensions: Sequence[str]) -> Metric:

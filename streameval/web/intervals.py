@@ -12,19 +12,12 @@ from typing import Final
 
 from streameval.base.limits import CLUSTERS
 from streameval.core.figures import Row
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.core.metrics import MEAN_SECTIONS, MEANS
 from streameval.stats.intervals import Arm, interval, share_interval
 
-SECTIONS: Final = ("rates", "ranking", "values", "lists")
+SECTIONS: Final = tuple(section.name for section in MEAN_SECTIONS)
 """The sections with means."""
 STDERR: Final = "_stderr"
-_MEANS: Final = (*RATES, *VALUE_MEANS, *LIST_MEANS)
-# The counts that figures divide by; ranking metrics divide by slates.
-_WEIGHTS: Final = {each.name: each.weight for each in _MEANS}
-_SHARES: Final = {
-    *(each.name for each in _MEANS if each.is_share),
-    *(each.name for each in RANKING if each.is_share),
-}
 
 
 def with_intervals(
@@ -66,9 +59,10 @@ def bounds(row: Row, figure: str, users: int) -> tuple[float, float] | None:
         return None
     clusters = users if figure == "positive_rate" else _clusters_filled(users)
     arm = Arm(value, stderr, math.nan, users, clusters)
-    count = row[_WEIGHTS.get(figure, "slates")]
+    mean = MEANS[figure]
+    count = row[mean.weight]
     # A nowcast of a share may exceed 1.
-    if figure in _SHARES and count and value <= 1:
+    if mean.is_share and count and value <= 1:
         found = share_interval(arm, count)
     elif stderr:
         found = interval(arm)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from streameval import __version__
 from streameval.core.definition import Definition
 from streameval.core.figures import SECTIONS
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
+from streameval.core.metrics import MEAN_SECTIONS
 from streameval.web import history, intervals
 
 PREFIX: Final = "/api/v1"
@@ -205,11 +205,9 @@ def _figures(definition: Definition) -> Schema:
     labels = {"window": _TEXT, "basis": _one_of(history.BASES)}
     labels |= dict.fromkeys(definition.dimensions, _TEXT)
     by_kind = {**labels, "feedback": _TEXT}
+    by_label = {"feedback": by_kind, "k": {**labels, "k": _INTEGER}, "": labels}
     sections = {
-        "rates": _rows(by_kind, RATES),
-        "ranking": _rows({**labels, "k": _INTEGER}, RANKING),
-        "values": _rows(by_kind, VALUE_MEANS),
-        "lists": _rows(labels, LIST_MEANS),
+        **{one.name: _rows(by_label[one.label], one.means) for one in MEAN_SECTIONS},
         "ranks": _rows({**by_kind, "rank": {"type": ["integer", "string"]}}, ()),
         "nowcast": _rows(by_kind, ()),
         "maturity": _rows({name: labels[name] for name in labels if name != "basis"}, ()),

@@ -7,7 +7,6 @@ worker next to nothing. Every value is escaped.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -15,9 +14,9 @@ from streameval.base.durations import utc
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
 from streameval.core.experiments.metrics import metrics_of
-from streameval.core.metrics import LIST_MEANS, RANKING, RATES, VALUE_MEANS
 from streameval.experiments.words import in_units, metric_name
 from streameval.stats.intervals import ENOUGH_USERS
+from streameval.web.figure_families import sections_of
 from streameval.web.static_files import CHARTS, STATIC
 from streameval.web.status import ServiceStatus
 
@@ -32,8 +31,12 @@ POLICY: Final = (
 )
 """The content security policy under which the page works: files of this worker, nothing inline."""
 
-# Figures that are neither shares nor scores.
-_PLAIN: Final = ("mean_rank_of_positives", "latency_ms_mean")
+
+# The figures at the top of the page, those of ranking at the largest k.
+_KEY_FIGURES: Final = {
+    *("positive_rate", "positives_per_impression", "ndcg", "hit_rate"),
+    *("value_per_user", "empty_rate"),
+}
 
 
 def choices(definition: Definition) -> list[dict[str, Any]]:
@@ -42,49 +45,27 @@ def choices(definition: Definition) -> list[dict[str, Any]]:
     `section`, `figure` and `key` find it in the document of `replay`. `label` is its name for
     people, `unit` is `%` for shares, `is_key` marks those at the top of the page.
     """
-    shares = [(rate.name, "%") for rate in RATES]
-    values = [(mean.name, "") for mean in VALUE_MEANS]
-    means = LIST_MEANS if "lists" in definition.figures else ()
-    of_lists = [(mean.name, "" if mean.name in _PLAIN else "%") for mean in means]
-    scores = [(metric.name, "") for metric in RANKING]
-    of_values = [one.kind for one in definition.positives if one.value != "none"]
-    deepest = definition.ks[-1:]
     found = [
-        *_choices(
-            "rates",
-            shares,
-            "feedback",
-            definition.kinds,
-            definition.kinds,
-            *(name for name, _ in shares),
-        ),
-        *_choices("ranking", scores, "k", definition.ks, deepest, "ndcg", "hit_rate"),
-        *_choices("values", values, "feedback", of_values, of_values, "value_per_user"),
-        *_choices("lists", of_lists, "", (None,), (None,), "empty_rate"),
+        {
+            "section": section.name,
+            "figure": mean.name,
+            "by": section.label,
+            "key": key or None,
+            "label": metric_name(_full_name(mean.name, section.label, key)),
+            "unit": "%" if mean.is_share and section.label != "k" else "",
+            "is_key": mean.name in _KEY_FIGURES and (section.label != "k" or key == keys[-1]),
+        }
+        for section, keys in sections_of(definition)
+        for mean in section.means
+        for key in keys
     ]
     return sorted(found, key=lambda choice: not choice["is_key"])
 
 
-def _choices(
-    section: str,
-    figures: Sequence[tuple[str, str]],
-    by: str,
-    keys: Sequence[Any],
-    top_keys: Sequence[Any],
-    *top: str,
-) -> Iterator[dict[str, Any]]:
-    for figure, unit in figures:
-        for key in keys:
-            name = f"{figure}@{key}" if by == "k" else f"{figure}{{{by}={key}}}" if by else figure
-            yield {
-                "section": section,
-                "figure": figure,
-                "by": by,
-                "key": key,
-                "label": metric_name(name),
-                "unit": unit,
-                "is_key": figure in top and key in top_keys,
-            }
+def _full_name(figure: str, label: str, key: Any) -> str:
+    if label == "k":
+        return f"{figure}@{key}"
+    return f"{figure}{{{label}={key}}}" if label else figure
 
 
 def render(status: ServiceStatus, now: float) -> str:

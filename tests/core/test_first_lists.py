@@ -84,7 +84,7 @@ def test_the_first_list_of_each_user_counts_and_no_other():
         "users": 2,
         "impressions": 1,
         "slates": 2,
-        "hits": 1,
+        "positive_items": 1,
         "positives_per_impression{feedback=click}": NANO // 4,
         "hit_rate@2": NANO,
         "precision@2": NANO // 2,

@@ -112,6 +112,9 @@ def test_the_catalogue_has_its_order_and_one_sentence_each():
     assert [metric.name for metric in RANKING] == [
         *("precision", "recall", "ndcg", "map", "mrr", "hit_rate")
     ]
+    places = [metric.windowed and metric.windowed.place for metric in RANKING]
+    assert places == list(range(1, len(RANKING) + 1))
+    assert tuple(row for row in METRICS if getattr(row, "windowed", None)) == RANKING
     assert [rate.name for rate in RATES] == ["positive_rate", "positives_per_impression"]
     for row in METRICS:
         assert row.formula and row.source

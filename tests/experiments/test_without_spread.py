@@ -60,11 +60,16 @@ class State:
         # Spread over the users, not the first ones of them.
         at = (np.arange(count) * 37) % max(count, 1)
         flags = {
-            "empty": at < round(empty * count),
-            "fallback": at < round(fallback * count),
+            "empty_slates": at < round(empty * count),
+            "fallback_slates": at < round(fallback * count),
             "positives{feedback=click}": at < round(clicks * count),
         }
-        values = {"slates": 1, "impressions": 1, "latencies": 1, "latency": 1_000 * latency}
+        values = {
+            "slates": 1,
+            "impressions": 1,
+            "slates_with_latency": 1,
+            "latency": 1_000 * latency,
+        }
         for name, value in (values | flags).items():
             np.add.at(sums[ROWS.index(name)], cluster, value)
         here = self.users.by_arm.setdefault(arm, np.zeros(CLUSTERS, np.int64))
@@ -74,13 +79,16 @@ class State:
         for name in ("users", "slates", "impressions"):
             first[FIRST.index(name)] = count
         for row, flag in (
-            (EMPTY, "empty"),
-            (FALLBACK, "fallback"),
+            (EMPTY, "empty_slates"),
+            (FALLBACK, "fallback_slates"),
             ("positives_per_impression{feedback=click}", "positives{feedback=click}"),
         ):
             first[FIRST.index(row)] = NANO * int(flags[flag].sum())
         self.users.first.change(arm, NOON + minute * MINUTE, first, 1)
-        self._extend(arm, {EMPTY: flags["empty"], FALLBACK: flags["fallback"], LATENCY: [latency]})
+        self._extend(
+            arm,
+            {EMPTY: flags["empty_slates"], FALLBACK: flags["fallback_slates"], LATENCY: [latency]},
+        )
 
     def _extend(self, arm, values):
         names = list(metrics_of(DEFINITION))

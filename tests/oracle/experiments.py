@@ -122,13 +122,13 @@ def _terms(metric: str) -> tuple[str, int, str]:
     if "@" in base:
         return base, NANO, "slates"
     return {
-        "empty_rate": ("empty", 1, "slates"),
-        "short_rate": ("short", 1, "slates"),
-        "fallback_rate": ("fallback", 1, "slates"),
-        "abandonment_rate": ("abandoned", 1, "slates"),
-        "mean_rank_of_positives": ("hit_ranks", 1, "hits"),
-        "top3_share": ("top3_hits", 1, "hits"),
-        "latency_ms_mean": ("latency", MILLI, "latencies"),
+        "empty_rate": ("empty_slates", 1, "slates"),
+        "short_rate": ("short_slates", 1, "slates"),
+        "fallback_rate": ("fallback_slates", 1, "slates"),
+        "abandonment_rate": ("abandoned_slates", 1, "slates"),
+        "mean_rank_of_positives": ("ranks_of_positive_items", 1, "positive_items"),
+        "top3_share": ("positive_items_on_top", 1, "positive_items"),
+        "latency_ms_mean": ("latency", MILLI, "slates_with_latency"),
     }[base]
 
 
@@ -236,14 +236,14 @@ def _worth(slate: Slate, definition: Definition, scorer: Scorer) -> dict[str, in
         | {
             "slates": 1,
             "slates_with_positive": int(bool(ranks)),
-            "empty": int(not slate.items),
-            "short": int(len(slate.items) < definition.ks[0]),
-            "fallback": int(slate.fallback),
-            "abandoned": int(not ranks),
-            "hits": len(ranks),
-            "hit_ranks": sum(ranks),
-            "top3_hits": sum(rank <= 3 for rank in ranks),
-            "latencies": int(slate.latency is not None),
+            "empty_slates": int(not slate.items),
+            "short_slates": int(len(slate.items) < definition.ks[0]),
+            "fallback_slates": int(slate.fallback),
+            "abandoned_slates": int(not ranks),
+            "positive_items": len(ranks),
+            "ranks_of_positive_items": sum(ranks),
+            "positive_items_on_top": sum(rank <= 3 for rank in ranks),
+            "slates_with_latency": int(slate.latency is not None),
             "latency": slate.latency or 0,
         }
     )

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import CLUSTERS, MICRO, MILLI, NANO
+from streameval.base.limits import CLUSTERS, MICRO, NANO
 from streameval.core.definition import Definition
-from streameval.core.metrics import RANKING
+from streameval.core.metrics import LIST_MEANS, RANKING, VALUE_MEANS
 from streameval.core.windows.values import HALF
 
 USERS: Final = "users"
@@ -50,15 +50,11 @@ def row_names(definition: Definition) -> tuple[str, ...]:
         *(f"positives{{feedback={kind}}}" for kind in definition.kinds),
         "slates_with_positive",
         *(f"{metric.name}@{k}" for k in definition.ks for metric in RANKING),
-        *("empty", "short", "fallback", "abandoned", "hits", "hit_ranks", "top3_hits"),
-        *("latencies", "latency"),
-        *(name for kind in valued_kinds(definition) for name in _halves(kind)),
+        *("empty_slates", "short_slates", "fallback_slates", "abandoned_slates"),
+        *("positive_items", "ranks_of_positive_items", "positive_items_on_top"),
+        *("slates_with_latency", "latency"),
+        *(name for kind in definition.valued_kinds for name in _halves(kind)),
     )
-
-
-def valued_kinds(definition: Definition) -> list[str]:
-    """Return the kinds whose values are figures."""
-    return [positive.kind for positive in definition.positives if positive.value != "none"]
 
 
 def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
@@ -79,23 +75,16 @@ def metrics_of(definition: Definition) -> dict[str, ExperimentMetric]:
         for k in definition.ks
         for metric in RANKING
     ]
-    for kind in valued_kinds(definition):
-        units = {"user": USERS, "slate": "slates", "impression": "impressions"}
-        for unit, row in (units | {"positive": _positives(kind)}).items():
-            name = f"value_per_{unit}{{feedback={kind}}}"
+    for kind in definition.valued_kinds:
+        for mean in VALUE_MEANS:
+            row = _positives(kind) if mean.weight == "positives" else mean.weight
+            name = f"{mean.name}{{feedback={kind}}}"
             found.append(ExperimentMetric(name, _halves(kind), row, MICRO))
     found += [
-        ExperimentMetric("empty_rate", ("empty",), "slates", lower_is_better=True, is_share=True),
-        ExperimentMetric("short_rate", ("short",), "slates", lower_is_better=True, is_share=True),
         ExperimentMetric(
-            "fallback_rate", ("fallback",), "slates", lower_is_better=True, is_share=True
-        ),
-        ExperimentMetric(
-            "abandonment_rate", ("abandoned",), "slates", lower_is_better=True, is_share=True
-        ),
-        ExperimentMetric("mean_rank_of_positives", ("hit_ranks",), "hits", lower_is_better=True),
-        ExperimentMetric("top3_share", ("top3_hits",), "hits", is_share=True),
-        ExperimentMetric("latency_ms_mean", ("latency",), "latencies", MILLI, lower_is_better=True),
+            mean.name, (mean.total,), mean.weight, mean.per, mean.lower_is_better, mean.is_share
+        )
+        for mean in LIST_MEANS
     ]
     return {metric.name: metric for metric in found}
 
@@ -115,7 +104,7 @@ def refusal(name: str, definition: Definition) -> str | None:
             f"{name} needs the sums of each user, which a stream does not keep: take the ratio of"
             f" means, positives_per_impression{{feedback={kind}}}"
         )
-    if metric.startswith("value_per_") and not valued_kinds(definition):
+    if metric.startswith("value_per_") and not definition.valued_kinds:
         return f"{name}: no positive has a value; write {{kind: …, value: sum}} in positives"
     alike = [one for one in known if one.partition("{")[0].partition("@")[0] == _base(metric)]
     return f"no metric is called {name}; write one of {', '.join(alike or known)}"

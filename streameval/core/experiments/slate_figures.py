@@ -9,7 +9,7 @@ import numpy as np
 from streameval.base.arrays import Floats, Ints
 from streameval.core.definition import Definition
 from streameval.core.experiments.first_lists import first_rows, first_share
-from streameval.core.experiments.metrics import USERS, metrics_of, row_names, valued_kinds
+from streameval.core.experiments.metrics import USERS, metrics_of, row_names
 
 
 class SlateFigures:
@@ -23,7 +23,7 @@ class SlateFigures:
         self._metrics = list(metrics_of(definition).values())
         amounts = {
             "latency",
-            *(f"value_high{{feedback={kind}}}" for kind in valued_kinds(definition)),
+            *(f"value_high{{feedback={kind}}}" for kind in definition.valued_kinds),
         }
         by_amount = [one.numerator[0] in amounts for one in self._metrics]
         self._by_amount = np.flatnonzero(by_amount).tolist()

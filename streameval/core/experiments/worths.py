@@ -13,14 +13,13 @@ from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Definition
 from streameval.core.experiments.first_lists import FirstList
-from streameval.core.experiments.metrics import row_names, valued_kinds
+from streameval.core.experiments.metrics import row_names
 from streameval.core.experiments.slate_figures import SlateFigures, widen
 from streameval.core.ledger import Rows
 from streameval.core.list_shapes import ListShapes
-from streameval.core.slate import Slate
+from streameval.core.slate import NO_FEEDBACK, Slate
 from streameval.core.windows.aggregate import Active, Aggregate, CellAggregate, ClusteredAggregate
 from streameval.core.windows.cells import Cells, cluster_of
-from streameval.core.windows.scores import UNFOLLOWED
 from streameval.core.windows.tables import CellTotals, SparseTotals, Totals, starts
 from streameval.core.windows.values import HALF, LOW
 
@@ -42,21 +41,20 @@ class Worths:
         names = row_names(definition)
         self.rows = len(names)
         self._names = names
-        self._aggregates = aggregates
-        self._clustered = [
-            (index, aggregate)
-            for index, aggregate in enumerate(aggregates)
+        self._aggregates = [
+            aggregate
+            for aggregate in aggregates
             if isinstance(aggregate, ClusteredAggregate) and aggregate.by_worth
         ]
-        self._latencies = names.index("latencies")
-        self._slates, self._abandoned = names.index("slates"), names.index("abandoned")
-        kinds = valued_kinds(definition)
+        self._latencies = names.index("slates_with_latency")
+        self._slates, self._abandoned = names.index("slates"), names.index("abandoned_slates")
+        kinds = definition.valued_kinds
         self._first_half = self.rows - 2 * len(kinds)
         self._halves = {
             definition.kinds.index(kind): self._first_half + 2 * number
             for number, kind in enumerate(kinds)
         }
-        ends = accumulate(aggregate.cluster_rows for _, aggregate in self._clustered)
+        ends = accumulate(aggregate.cluster_rows for aggregate in self._aggregates)
         assert max(ends) == self._first_half, "each row has a name"
         self._index: dict[Worth, int] = {}
         self._columns = np.zeros((_MOST_WORTHS, self._first_half), np.int64)
@@ -117,7 +115,7 @@ class Worths:
                 sums[row, cluster] += (micro >> HALF) + (low >> HALF)
                 sums[row + 1, cluster] = low & LOW
         return {
-            "latencies": measured.astype(np.float64),
+            "slates_with_latency": measured.astype(np.float64),
             "latency": (latencies - 1).astype(np.float64),
             **{self._names[row]: amounts for row, amounts in values.items()},
         }
@@ -145,7 +143,7 @@ class Worths:
 
     def _computed(self, slates: Sequence[Slate]) -> Ints:
         cells = Cells()
-        rows = Rows(*(aggregate.rows() for aggregate in self._aggregates))
+        rows = Rows(self._aggregates)
         for number, slate in enumerate(slates):
             self._book(slate, cells.of("", number), rows)
         segments, clusters = cells.arrays()
@@ -153,8 +151,8 @@ class Worths:
         active = Active(keys, np.arange(len(keys)), np.ones(len(keys), np.bool_))
         columns = np.concatenate(
             [
-                _sums(aggregate, _totals(aggregate, rows[index], cells), active)
-                for index, aggregate in self._clustered
+                _sums(aggregate, _totals(aggregate, buffer, cells), active)
+                for aggregate, buffer in zip(self._aggregates, rows.buffers, strict=True)
             ]
         )
         # The windows count lists with a positive.
@@ -169,8 +167,8 @@ class Worths:
         for kind, count in enumerate(booked.positives or ()):
             if count:
                 rows.positives.add(slate.time, cell, kind, count)
-        if booked.relevant is not None:
-            rows.scores.add(slate.time, cell, booked.relevant, 1, UNFOLLOWED)
+        for change in rows.changes:
+            change(slate.time, cell, NO_FEEDBACK, booked)
         if has_request:
             # No row depends on the ranks of the others, and windows may hold no lists.
             fallback = slate.extras & 1

@@ -10,24 +10,37 @@ stream.
 from streameval.core.metrics.catalogue import METRICS, RANKING
 from streameval.core.metrics.entry import UNCUT, Entry, UnitMetric
 from streameval.core.metrics.lists import Lists, MeanMetric, Metric, RelevantItems, Scores, nano
-from streameval.core.metrics.rates import LIST_MEANS, RATES, VALUE_MEANS, Rate
+from streameval.core.metrics.means import (
+    LIST_MEANS,
+    MEAN_SECTIONS,
+    MEANS,
+    RANKING_MEANS,
+    RATES,
+    VALUE_MEANS,
+    Mean,
+    Section,
+)
 from streameval.core.metrics.scorer import Scorer, order_ranks
 
 __all__ = [
     "LIST_MEANS",
+    "MEANS",
+    "MEAN_SECTIONS",
     "METRICS",
     "RANKING",
+    "RANKING_MEANS",
     "RATES",
     "UNCUT",
     "VALUE_MEANS",
     "Entry",
     "Lists",
+    "Mean",
     "MeanMetric",
     "Metric",
-    "Rate",
     "RelevantItems",
     "Scorer",
     "Scores",
+    "Section",
     "UnitMetric",
     "nano",
     "order_ranks",

@@ -7,7 +7,15 @@ from functools import lru_cache
 import numpy as np
 
 from streameval.core.metrics.entry import Entry
-from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns, ratio
+from streameval.core.metrics.lists import (
+    NO_RELEVANT,
+    Lists,
+    Metric,
+    Scores,
+    Windowed,
+    add_columns,
+    ratio,
+)
 
 
 def precision_at_hits(lists: Lists, k: int) -> Scores:
@@ -38,6 +46,9 @@ MAP = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=average_precision,
+    windowed=Windowed(
+        4, "list_sum(list_transform({near}, lambda x, i: i::DOUBLE / x.rank)) / len({relevant})"
+    ),
 )
 
 

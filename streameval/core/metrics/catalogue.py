@@ -23,16 +23,7 @@ from streameval.core.metrics import (
     variants,
 )
 from streameval.core.metrics.entry import Entry
-
-RANKING = (
-    precision_recall.PRECISION,
-    precision_recall.RECALL,
-    discounted_gain.NDCG,
-    average_precision.MAP,
-    user_models.MRR,
-    precision_recall.HIT_RATE,
-)
-"""The ranking metrics of a window."""
+from streameval.core.metrics.lists import Metric
 
 _FAMILIES: tuple[tuple[Entry, ...], ...] = (
     precision_recall.METRICS,
@@ -54,6 +45,16 @@ _FAMILIES: tuple[tuple[Entry, ...], ...] = (
     off_policy_value.METRICS,
     variants.METRICS,
 )
+
+_PLACED = {
+    entry.windowed.place: entry
+    for family in _FAMILIES
+    for entry in family
+    if isinstance(entry, Metric) and entry.windowed
+}
+
+RANKING: tuple[Metric, ...] = tuple(_PLACED[place] for place in sorted(_PLACED))
+"""The ranking metrics of a window."""
 
 METRICS: tuple[Entry, ...] = (
     *RANKING,

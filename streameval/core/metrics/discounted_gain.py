@@ -11,7 +11,15 @@ import numpy.typing as npt
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_GAIN, MAX_RANK
 from streameval.core.metrics.entry import Entry
-from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns, ratio
+from streameval.core.metrics.lists import (
+    NO_RELEVANT,
+    Lists,
+    Metric,
+    Scores,
+    Windowed,
+    add_columns,
+    ratio,
+)
 
 
 @lru_cache(maxsize=8)
@@ -88,6 +96,12 @@ NDCG = Metric(
     cutoff="optional",
     score=ndcg,
     graded=True,
+    windowed=Windowed(
+        3,
+        "list_sum(list_transform({near}, lambda x: x.gain / log2(x.rank + 1)))"
+        " / list_sum(list_transform(list_reverse_sort("
+        "list_transform({relevant}, lambda x: x.gain))[:{k}], lambda g, i: g / log2(i + 1)))",
+    ),
 )
 
 

@@ -76,6 +76,20 @@ class Lists:
         return hits
 
 
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """What the stream needs of a ranking metric: its `place` among those of a window, and `sql`.
+
+    `sql` is the score of a slate once more, in DuckDB's SQL, by which `streameval check` recounts
+    it. So it shares nothing with the function. It may use `{relevant}`, the relevant items as
+    structs of rank and gain in the order of rank, `{near}`, those at rank <= k, and `{k}`. A slate
+    without any of `{near}` scores 0.
+    """
+
+    place: int
+    sql: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric(Entry):
     """A ranking metric: `score(lists, k)` returns a score for each list.
@@ -83,7 +97,8 @@ class Metric(Entry):
     The figure is the mean of the scores that are defined. A list without relevant items scores 0
     unless `undefined` says otherwise. `by_score`: it goes by the logged scores and not by the
     ranks. `graded`: gains count, so a threshold of relevance does not. `by_judged`: items
-    that labels call irrelevant differ from those without a label.
+    that labels call irrelevant differ from those without a label. Windows have one that is
+    `windowed`.
     """
 
     input_kind: InputKind = "lists"
@@ -91,6 +106,7 @@ class Metric(Entry):
     by_score: bool = False
     graded: bool = False
     by_judged: bool = False
+    windowed: Windowed | None = None
 
     score: Callable[Concatenate[Lists, int, ...], Scores]
 

@@ -6,7 +6,15 @@ import numpy as np
 
 from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.inputs import Number
-from streameval.core.metrics.lists import NO_RELEVANT, Lists, MeanMetric, Metric, Scores, ratio
+from streameval.core.metrics.lists import (
+    NO_RELEVANT,
+    Lists,
+    MeanMetric,
+    Metric,
+    Scores,
+    Windowed,
+    ratio,
+)
 
 
 def precision(lists: Lists, k: int) -> Scores:
@@ -28,6 +36,7 @@ PRECISION = Metric(
     undefined=NO_RELEVANT,
     cutoff="required",
     score=precision,
+    windowed=Windowed(1, "len({near})::DOUBLE / {k}"),
 )
 
 
@@ -50,6 +59,7 @@ RECALL = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=recall,
+    windowed=Windowed(2, "len({near})::DOUBLE / len({relevant})"),
 )
 
 
@@ -94,6 +104,7 @@ HIT_RATE = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=hit_rate,
+    windowed=Windowed(6, "(len({near}) > 0)::INTEGER::DOUBLE"),
 )
 
 

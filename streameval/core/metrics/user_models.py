@@ -8,7 +8,7 @@ import numpy as np
 
 from streameval.core.metrics.entry import Entry
 from streameval.core.metrics.inputs import Number
-from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, add_columns
+from streameval.core.metrics.lists import NO_RELEVANT, Lists, Metric, Scores, Windowed, add_columns
 
 
 def reciprocal_rank(lists: Lists, k: int) -> Scores:
@@ -31,6 +31,7 @@ MRR = Metric(
     undefined=NO_RELEVANT,
     cutoff="optional",
     score=reciprocal_rank,
+    windowed=Windowed(5, "1.0::DOUBLE / ({near})[1].rank"),
 )
 
 

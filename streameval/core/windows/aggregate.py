@@ -14,6 +14,7 @@ import numpy.typing as npt
 from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MIN_OBSERVED
 from streameval.core.definition import Definition
+from streameval.core.slate import Relevance
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import (
     CellTotals,
@@ -49,6 +50,16 @@ class Rows:
     def timed(self, table: Table) -> TimedTable:
         """Return a table of these rows with their times."""
         return TimedTable(np.array(self.times, np.int64), table)
+
+
+class WorthRows(Rows, ABC):
+    """Rows that come of the worth of slates alone: the ledger hands them every change of it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def change(self, time: int, cell: int, before: Relevance, after: Relevance) -> None:
+        """Add what changes with the worth of a slate."""
 
 
 class Active(NamedTuple):
@@ -124,14 +135,14 @@ class Aggregate(ABC):
 
     `name` stands in checkpoints, `section` is the part of `replay`'s document that its figures
     belong to, `columns` counts the values of a row. Windows hold one that is `optional` only if the
-    definition has figures of this name. `figure_names` are in its rows of figures, but
-    are no means of the catalogue: no dimension may have such a name.
+    definition has figures of this name.
+    It `reads_rows_of` another one, where both sum up the same rows.
     """
 
     name: ClassVar[str]
     section: ClassVar[str]
     optional: ClassVar[str] = ""
-    figure_names: ClassVar[tuple[str, ...]] = ()
+    reads_rows_of: ClassVar[str] = ""
     dtype: ClassVar[str] = "<i4"
     columns: int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,28 +11,30 @@ from streameval.base.limits import DELAY_BUCKETS, MICRO
 from streameval.core.definition import Definition
 from streameval.core.delays import slots_of
 from streameval.core.metrics import Scorer
-from streameval.core.windows.aggregate import FigureRows, Rows, SegmentAggregate, View, totals
+from streameval.core.slate import Relevance
+from streameval.core.windows.aggregate import FigureRows, SegmentAggregate, View, WorthRows, totals
 from streameval.core.windows.cells import Cells
 from streameval.core.windows.scores import UNFOLLOWED, ScoreRows
 from streameval.core.windows.tables import TimedTable
 
 
 @dataclass(slots=True)
-class DelayRows(Rows):
+class DelayRows(WorthRows):
     """Delays by cell: slots of `core.delays`, with a count of 1, or -1 where they are retracted."""
 
     cells: list[int]
     slots: list[int]
     counts: list[int]
 
-    def add(self, time: int, cell: int, before: Sequence[int], after: Sequence[int]) -> None:
+    def change(self, time: int, cell: int, before: Relevance, after: Relevance) -> None:
         """Add a slate, if it changed: mostly it has the delays of before and one more."""
-        if before == after:
+        gone, come = before.delays, after.delays
+        if gone == come:
             return
-        known = len(before)
-        if after[:known] == before:
-            before, after = (), after[known:]
-        for slots, count in ((before, -1), (after, 1)):
+        known = len(gone)
+        if come[:known] == gone:
+            gone, come = (), come[known:]
+        for slots, count in ((gone, -1), (come, 1)):
             for slot in slots:
                 self.times.append(time)
                 self.cells.append(cell)
@@ -49,7 +51,6 @@ class Delays(SegmentAggregate):
     name = "delays"
     section = "nowcast"
     optional = "nowcast"
-    figure_names = ("observed_ratio",)
     has_figures = False
 
     def __init__(self, definition: Definition) -> None:
@@ -93,6 +94,7 @@ class ScoreDelays(SegmentAggregate):
     optional = "nowcast"
     dtype = "<i8"
     width = DELAY_BUCKETS
+    reads_rows_of = "scores"
     has_figures = False
 
     def __init__(self, definition: Definition) -> None:

@@ -35,6 +35,10 @@ DEEPER: Final = f"{SINGLE_RANKS + 1}+"
 
 # The columns of `Lists`.
 _EMPTY, _SHORT, _FALLBACK, _WITH_POSITIVE, _HITS, _RANK_SUM, _TOP = range(7)
+_COUNTS: Final = (
+    *("slates", "empty_slates", "short_slates", "fallback_slates", "abandoned_slates"),
+    *("slates_with_latency", "positive_items"),
+)
 _OF_SLATES: Final = ("empty_rate", "short_rate", "fallback_rate", "abandonment_rate")
 _OF_POSITIVES: Final = ("mean_rank_of_positives", "top3_share")
 
@@ -104,10 +108,6 @@ class Lists(ClusterAggregate):
     name = "lists"
     section = "lists"
     optional = "lists"
-    figure_names = (
-        *("empty_slates", "short_slates", "fallback_slates", "abandoned_slates"),
-        *("slates_with_latency", "positive_items"),
-    )
     columns = 7
 
     def rows(self) -> ListRows:
@@ -130,9 +130,7 @@ class Lists(ClusterAggregate):
         hits, abandoned = sums[_HITS], slates - sums[_WITH_POSITIVE]
         measured, latency = view.by_cluster[Latencies.name]
         of_slates = np.stack((sums[_EMPTY], sums[_SHORT], sums[_FALLBACK], abandoned))
-        counts = dict(
-            zip(("slates", *self.figure_names), (slates, *of_slates, measured, hits), strict=True)
-        )
+        counts = dict(zip(_COUNTS, (slates, *of_slates, measured, hits), strict=True))
         yield [
             {**dict(zip(counts, each, strict=True)), **rates, **ranks, **latencies}
             for each, rates, ranks, latencies in zip(
@@ -199,6 +197,7 @@ class Ranks(SegmentAggregate):
     name = "ranks"
     section = "ranks"
     optional = "lists"
+    reads_rows_of = "lists"
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition)

@@ -17,8 +17,8 @@ from streameval.core.windows.aggregate import (
     ClusterAggregate,
     FigureRow,
     FigureRows,
-    Rows,
     View,
+    WorthRows,
     means,
     totals,
 )
@@ -30,7 +30,7 @@ UNFOLLOWED: Final = -1
 
 
 @dataclass(slots=True)
-class ScoreRows(Rows):
+class ScoreRows(WorthRows):
     """Relevant items to score (sign 1) or to retract (-1), by the cell of their user.
 
     `buckets` of delay tell when the score of a slate changed: its rows of one bucket add up to the
@@ -122,7 +122,6 @@ class Scores(ClusterAggregate):
 
     name = "scores"
     section = "ranking"
-    figure_names = ("slates_with_positive",)
     dtype = "<i8"
 
     def __init__(self, definition: Definition) -> None:

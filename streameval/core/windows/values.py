@@ -12,13 +12,14 @@ from streameval.base.arrays import Ints
 from streameval.base.limits import MICRO
 from streameval.base.scaled import scale
 from streameval.core.definition import Definition
+from streameval.core.slate import Relevance
 from streameval.core.windows.aggregate import (
     Active,
     CellAggregate,
     FigureRow,
     FigureRows,
-    Rows,
     View,
+    WorthRows,
     totals,
 )
 from streameval.core.windows.cells import Cells
@@ -33,7 +34,7 @@ _EXACT_BITS: Final = 44
 
 
 @dataclass(slots=True)
-class ValueRows(Rows):
+class ValueRows(WorthRows):
     """Values (10**-6) by cell and index of the kind; negative where they are retracted."""
 
     cells: list[int]
@@ -46,6 +47,14 @@ class ValueRows(Rows):
         self.cells.append(cell)
         self.kinds.append(kind)
         self.micros.append(micro)
+
+    def change(self, time: int, cell: int, before: Relevance, after: Relevance) -> None:
+        """Add a slate, if its values changed."""
+        if before.values != after.values:
+            for kind, micro in before.values:
+                self.add(time, cell, kind, -micro)
+            for kind, micro in after.values:
+                self.add(time, cell, kind, micro)
 
 
 class Values(CellAggregate):
@@ -67,6 +76,11 @@ class Values(CellAggregate):
         self._kinds = [i for i, one in enumerate(definition.positives) if one.value != "none"]
         self._index = {kind: index for index, kind in enumerate(self._kinds)}
         self.width = max(1, len(self._kinds))
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a kind has values."""
+        return bool(self._kinds)
 
     def rows(self) -> ValueRows:
         """Return an empty buffer of rows."""
