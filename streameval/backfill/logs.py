@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streameval.base.durations import utc
 from streameval.base.errors import InputError
-from streameval.core.replay import lines_of
+from streameval.core.event_lines import lines_of
 from streameval.kafka import admin
 from streameval.kafka.range_reader import open_range_reader, records_of
 from streameval.kafka.security import client_arguments

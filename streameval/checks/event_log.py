@@ -25,8 +25,8 @@ from streameval.base.errors import InputError
 from streameval.base.paths import is_file
 from streameval.checks.evidence import Log, Recorded, Records, Snapshot, read_snapshot
 from streameval.checks.result import duration
+from streameval.core.event_lines import lines_of
 from streameval.core.events import Event, EventDecoder
-from streameval.core.replay import lines_of
 from streameval.files.locations import reaching, require_name
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.range_reader import RangeReader, open_range_reader, records_of

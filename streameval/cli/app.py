@@ -6,7 +6,6 @@ cannot be reached. An error is one line on stderr, with its cure.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import io
 import os
@@ -29,6 +28,7 @@ from streameval.cli.common import (
     Json,
     print_json,
     refuse_future,
+    run_async,
     settings_of,
 )
 from streameval.cli.compare import EPILOG as COMPARE_EPILOG
@@ -304,7 +304,7 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     from streameval.files.snapshots import manifest_of, take
 
     with share_bar("reading partitions", _WHOLE) as advance:
-        folder = asyncio.run(take(settings, on_part=lambda share: advance(round(share * _WHOLE))))
+        folder = run_async(take(settings, on_part=lambda share: advance(round(share * _WHOLE))))
     manifest = manifest_of(folder)
     if as_json:
         print_json({"snapshot": str(folder), **manifest})
@@ -351,7 +351,7 @@ def user(
     from streameval.cli.lookup import user_counters
     from streameval.cli.tables import print_counters
 
-    counters = asyncio.run(user_counters(settings, user_id))
+    counters = run_async(user_counters(settings, user_id))
     if as_json:
         print_json(counters)
     else:
@@ -381,7 +381,7 @@ def experiment(
     from streameval.experiments.words import document_of
     from streameval.experiments.words import gate as judged
 
-    card = asyncio.run(command.read_scorecard(settings, name))
+    card = run_async(command.read_scorecard(settings, name))
     outcome = judged(card) if gate else None
     if as_json:
         print_json(document_of(card))
@@ -400,7 +400,7 @@ def doctor(config: Config = None, profile: Profile = None, as_json: Json = False
     from streameval.cli.doctor import examine, exit_code
     from streameval.cli.tables import print_findings
 
-    findings = asyncio.run(examine(config, profile))
+    findings = run_async(examine(config, profile))
     if as_json:
         print_json({"findings": [finding._asdict() for finding in findings]})
     else:

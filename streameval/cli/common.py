@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,6 +16,8 @@ from streameval.base.instants import now
 if TYPE_CHECKING:
     from streameval.config.load import Settings
     from streameval.evaluation.answer import Note
+
+T = TypeVar("T")
 
 Config = Annotated[
     Path | None,
@@ -29,6 +31,13 @@ Strict = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine. Commands that have none begin without asyncio, 40 ms earlier."""
+    import asyncio
+
+    return asyncio.run(work)
 
 
 def settings_of(config: Path | None, *, profile: str | None = None) -> Settings:

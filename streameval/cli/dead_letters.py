@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
@@ -12,8 +11,7 @@ import typer
 from streameval.base.errors import InputError
 from streameval.base.instants import instant
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.base.terminal import moment
-from streameval.cli.common import Config, Json, print_json, settings_of
+from streameval.cli.common import Config, Json, print_json, run_async, settings_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -68,7 +66,7 @@ def dead_letters(  # noqa: PLR0917  # typer passes them by name
     """
     settings = settings_of(config)
     begin = None if since is None else instant(since, "--since")
-    document = asyncio.run(_visit(settings, reason, begin, topic, resend=resend))
+    document = run_async(_visit(settings, reason, begin, topic, resend=resend))
     if as_json:
         print_json(document)
         return
@@ -151,6 +149,8 @@ def _print(group: dict[str, Any]) -> None:
     by = f" (profile {group['profile']}, rule {group['rule']})" if group["profile"] else ""
     where = f"{example['topic']}, partition {example['partition']}, offset {example['offset']}"
     typer.echo(f"{group['letters']:,} {group['reason']}{by}")
+    from streameval.base.terminal import moment
+
     typer.echo(f"  the latest: {moment(example['written'])}, {where}: {example['detail']}")
     typer.echo(f"  {example['value']!r}")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
 from streameval.base import signals
 from streameval.base.errors import ConfigError
-from streameval.cli.common import Config, settings_of
+from streameval.cli.common import Config, run_async, settings_of
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -27,10 +26,12 @@ def forward(config: Config = None) -> None:
     settings = settings_of(config)
     if not settings.forward:
         raise ConfigError("forward: name the topics to read, each `{topic: clicks, profile: ...}`")
-    asyncio.run(_run(settings))
+    run_async(_run(settings))
 
 
 async def _run(settings: Settings) -> None:
+    import asyncio
+
     from streameval.config import logs
     from streameval.kafka.forwarder import Forwarder
     from streameval.store.shared_store import SharedStore

@@ -150,7 +150,7 @@ class _Rejected:
 
 def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], list[bytes]]]:
     """Yield lines of files, so many at a time, each with its place."""
-    from streameval.core.replay import numbered_lines_of
+    from streameval.core.event_lines import numbered_lines_of
 
     for file in files:
         for values, numbers in numbered_lines_of(file):

@@ -7,25 +7,15 @@ lines, never a whole file.
 
 from __future__ import annotations
 
-import gzip
-import mmap
-import sys
-import tempfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import islice
 from operator import add
-from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from streameval.base.encodings import MARK, NOT_UTF8, binary_kind, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
-from streameval.base.limits import MAX_EVENT_BYTES
-from streameval.base.paths import exists, is_file
 from streameval.base.steps import drain
 from streameval.core.definition import Definition
+from streameval.core.event_lines import Lines, batches, is_pipe, open_lines
 from streameval.core.events import EventDecoder, Newest, Rejection
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
@@ -33,13 +23,8 @@ from streameval.core.experiments.users import ArmUsers, UserArms
 from streameval.core.ledger import FIRST_TS, LAST_TS, UserDelta
 from streameval.core.partition import Partition
 
-STDIN: Final = "-"
-# Lines read together: readers that put them into tables do so by the thousand.
-BATCH_LINES: Final = 1_000
 # Batches between two flushes: attributing in bulk is cheaper (20,000 events).
 FLUSH_EVERY: Final = 20
-# Of a longer line only this much is read into memory; one byte more than allowed is too large.
-_READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 
 Progress = Callable[[int], None]
 """A function that takes the number of bytes read from disk since the last call."""
@@ -56,13 +41,6 @@ class RejectedLine(NamedTuple):
     line: int
     value: bytes
     rejection: Rejection
-
-
-class Lines(NamedTuple):
-    """Lines of a file without the blank ones, and the number of each: parallel sequences."""
-
-    values: list[bytes]
-    numbers: Sequence[int]
 
 
 def _ignore(_: object) -> None:
@@ -125,9 +103,9 @@ def _read(  # noqa: PLR0917  # called twice, below
     """Take all lines of the files into a partition, and finalize its slates."""
     newest = Newest()
     for name in names:
-        with _open_lines(name) as (found, position, size):
+        with open_lines(name) as (found, position, size):
             done = 0
-            for count, lines in enumerate(_batches(found), 1):
+            for count, lines in enumerate(batches(found), 1):
                 for rejected in _apply(partition, decoder, newest, name, lines):
                     on_rejected(rejected)
                 if not count % FLUSH_EVERY:
@@ -169,7 +147,7 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
     Raises `InputError` for a pipe.
     """
     leaving = [one.name for one in experiments if one.crossed_users == "leave_out"]
-    pipes = [name for name in names if _is_pipe(name)]
+    pipes = [name for name in names if is_pipe(name)]
     if leaving and pipes:
         raise InputError(
             f"{pipes[0]}: crossed_users: leave_out, of the experiment {leaving[0]}, reads the"
@@ -179,26 +157,6 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
         InMemory.of(name, list(name.data)) if leaving and isinstance(name, InMemory) else name
         for name in names
     ]
-
-
-def _is_pipe(name: str) -> bool:
-    if isinstance(name, InMemory):
-        return False
-    try:
-        return name == STDIN or (exists(name) and not is_file(name))
-    except OSError:
-        return False  # whoever opens it is told why that cannot be
-
-
-def lines_of(name: str) -> Iterator[list[bytes]]:
-    """Yield the lines of a file without blank ones, a slice at a time; raises `InputError`."""
-    yield from (lines.values for lines in numbered_lines_of(name))
-
-
-def numbered_lines_of(name: str) -> Iterator[Lines]:
-    """Yield lines as `lines_of` does, with their numbers."""
-    with _open_lines(name) as (found, _, _):
-        yield from _batches(found)
 
 
 def _apply(
@@ -256,93 +214,3 @@ def _join(one: UserDelta, other: UserDelta) -> UserDelta:
     joined[FIRST_TS] = min(one[FIRST_TS], other[FIRST_TS])
     joined[LAST_TS] = max(one[LAST_TS], other[LAST_TS])
     return joined
-
-
-def _batches(lines: Iterator[bytes]) -> Iterator[Lines]:
-    """Take lines by the thousand."""
-    begin = 1
-    while values := list(islice(lines, BATCH_LINES)):
-        numbers: Sequence[int] = range(begin, begin + len(values))
-        begin += len(values)
-        if b"" in values:
-            numbers = [number for number, value in zip(numbers, values, strict=True) if value]
-            values = [value for value in values if value]
-        yield Lines(values, numbers)
-
-
-def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield each line without its end and blanks around it; of too long a line, the beginning.
-
-    Raises `InputError` for a file that is not UTF-8, or no text.
-    """
-    line = stream.readline(_READ_AT_MOST + 1)
-    if is_wide(line):
-        raise InputError(f"cannot read {name}: it {NOT_UTF8}")
-    if kind := binary_kind(line):
-        raise InputError(f"cannot read {name}: it is {kind}")
-    while line:
-        rest = line
-        while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
-            rest = stream.readline(_READ_AT_MOST + 1)
-        yield _bare(line)
-        line = stream.readline(_READ_AT_MOST + 1)
-
-
-def _bare(line: bytes) -> bytes:
-    """Return a line without blanks around it, and without the mark that Windows puts before UTF-8.
-
-    Files that were put one behind the other have that mark in the middle too.
-    """
-    return line.removeprefix(MARK).strip()
-
-
-@contextmanager
-def _open_lines(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
-    """Yield the lines of a file, a function for the bytes read, and its size."""
-    if isinstance(name, InMemory):
-        yield map(_bare, name.data), lambda: 0, 0
-        return
-    if name == STDIN:
-        yield _lines(name, sys.stdin.buffer), lambda: 0, 0
-        return
-    try:
-        with Path(name).open("rb") as raw, _decompress(name, raw) as stream:
-            # A pipe has neither a position nor a size.
-            position = raw.tell if raw.seekable() else lambda: 0
-            yield _lines(name, stream), position, Path(name).stat().st_size
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(_unreadable(name, f"damaged gzip data ({error})")) from error
-    except OSError as error:
-        raise InputError(_unreadable(name, error.strerror or str(error))) from error
-
-
-@contextmanager
-def _decompress(name: str, raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    if name.endswith(".gz"):
-        with gzip.open(raw) as stream:
-            yield stream  # type: ignore[misc]
-    elif name.endswith(".zst"):
-        with tempfile.NamedTemporaryFile() as plain:
-            _unpack_zstd(name, raw, plain.name)
-            yield plain.file
-    else:
-        yield raw
-
-
-def _unpack_zstd(name: str, raw: IO[bytes], target: str) -> None:
-    """Decompress a whole file to `target` on disk: cramjam has no stream to read lines from."""
-    import cramjam
-
-    if not raw.seekable():
-        raise InputError(f"cannot read {name}: it is a pipe: unpack it before (zstd -dc)")
-    if not Path(name).stat().st_size:
-        raise InputError(_unreadable(name, "it is empty, which no zstd file is"))
-    with mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_READ) as packed:
-        try:
-            cramjam.zstd.decompress_into(packed, cramjam.File(target))
-        except cramjam.DecompressionError as error:
-            raise InputError(_unreadable(name, f"damaged zstd data ({error})")) from error
-
-
-def _unreadable(name: str, reason: str) -> str:
-    return f"cannot read {name}: {reason}; give files of JSON lines, plain, .gz or .zst, or -"

@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from streameval.base.errors import InputError
 from streameval.core.definition import Definition, Positive
+from streameval.core.event_lines import STDIN, lines_of
 from streameval.core.events import EventDecoder, FeedbackEvent, ImpressionEvent
 from streameval.core.metrics.daily_positive_rate import Reads
-from streameval.core.replay import STDIN, lines_of
 from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.matching import part_note
