@@ -16,6 +16,7 @@ from typing import Final
 
 from pydantic import Field
 
+from streameval.base.counts import count_of
 from streameval.checks.event_counts import growth
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
@@ -61,7 +62,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     if (alone := _lost(evidence, settings)) is not None:
         return alone
     if evidence.snapshot is None:
-        return passed(0, 0, f"all {feedback:,} feedback entries of {slates:,} slates are possible")
+        what = f"all {feedback:,} feedback entries of {count_of(slates, 'slate')} are possible"
+        return passed(0, 0, what)
     counts = sum(growth(evidence.snapshot, evidence.earlier).values(), Counter())
     missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
     lost = missed + expired

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from pydantic import Field
 
+from streameval.base.counts import count_of
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.checks.evidence import Counters, Evidence, Log, Snapshot
 from streameval.checks.recount import (
@@ -130,7 +131,7 @@ def _check(evidence: Evidence, settings: Settings, logs: Mapping[int, Log]) -> F
         share = min(share, sample.share)
     if not users:
         return nothing("no user is in the snapshot or in the log")
-    what = f"{users:,} users" + (f" (a sample of {percent(share)})" if share < 1 else "")
+    what = count_of(users, "user") + (f" (a sample of {percent(share)})" if share < 1 else "")
     counted = sum(part["users_end"] > 0 for part in evidence.snapshot.parts.values())
     if len(logs) < counted:
         what += f" of {len(logs)} of {counted} partitions"

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field, field_validator
 
+from streameval.base.counts import count_of
 from streameval.base.durations import utc
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
@@ -103,7 +104,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         f"{name!r} {percent(share)} (split {percent(found.expected.get(name, 0))})"
         for name, share in found.observed.items()
     )
-    what = f"{found.users:,} users: {shares}; p = {found.p_value:.2g}"
+    what = f"{count_of(found.users, 'user')}: {shares}; p = {found.p_value:.2g}"
     both = (
         f"{crossed:,} users ({percent(crossed / found.users)}) were in more than one {evidence.arm}"
     )

@@ -30,6 +30,7 @@ from typing import Final
 import numpy as np
 from pydantic import Field
 
+from streameval.base.counts import count_of
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
     CheckSettings,
@@ -173,7 +174,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     return passed(
         least,
         settings.alpha,
-        f"{users:,} users, none unlike the others; at most {slates} slates a minute",
+        f"{count_of(users, 'user')}, none unlike the others; at most"
+        f" {count_of(slates, 'slate')} a minute",
     )
 
 

@@ -18,6 +18,7 @@ import typer
 
 from streameval import __version__
 from streameval.base import extras
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError, StreamevalError
 from streameval.base.instants import instant
 from streameval.cli import check
@@ -314,7 +315,8 @@ def snapshot(config: Config = None, as_json: Json = False) -> None:
     users = sum(part.get("users", 0) for part in parts)
     slates = sum(part.get("open_slates", 0) for part in parts)
     typer.echo(
-        f"{len(parts)} partitions: {users:,} users, {slates:,} open slates; workers went on",
+        f"{count_of(len(parts), 'partition')}: {count_of(users, 'user')},"
+        f" {count_of(slates, 'open slate')}; workers went on",
         err=True,
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.base.instants import instant
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
@@ -169,4 +170,4 @@ def _lines_on(document: dict[str, Any], *, resend: bool) -> list[str]:
         )
     if document["late"]:
         lines.append(f"{document['late']:,} were late or future, and will be late again")
-    return [*lines, f"sent {document['sent']:,} records"]
+    return [*lines, f"sent {count_of(document['sent'], 'record')}"]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from streameval.base.counts import count_of
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.base.nearest import nearest
@@ -362,7 +363,7 @@ def _judge_offsets(log: Log, stored: Mapping[int, Stored]) -> Finding:
     if lost:
         message = f"{lost:,} records were deleted before they were counted"
         return failed(check, message, "raise the topic's retention, and keep workers running")
-    return Finding(check, "ok", f"{lag:,} records to read")
+    return Finding(check, "ok", f"{count_of(lag, 'record')} to read")
 
 
 def _rounded(duration: int) -> str:

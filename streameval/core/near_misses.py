@@ -116,8 +116,8 @@ class NearMisses:
         for kind in self._kinds:
             if enough and kind not in self._feedback and f"feedback {kind!r}" not in meant:
                 yield (
-                    f"`positives` has {kind!r}, and none of {self._feedback.total():,} feedbacks"
-                    f" looked at is of that kind; further kinds are {_listed(kind, others)}"
+                    f"`positives` has {kind!r}, and none of {self._feedback.total():,} feedback"
+                    f" events looked at is of that kind; further kinds are {_listed(kind, others)}"
                 )
         unread = [name for name, _ in self._fields.most_common() if name not in self._ours]
         for label in self._labels:

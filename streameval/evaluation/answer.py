@@ -36,11 +36,6 @@ Segment: TypeAlias = tuple[str, ...]
 """Values of the dimensions of `--by`, in their order."""
 
 
-def count_of(count: int, thing: str) -> str:
-    """Write a count: `1 rating`, `2,000 ratings`."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
-
-
 class Note(NamedTuple):
     """A fact beside the figures: `key` and `value` for programs, `text` for people.
 

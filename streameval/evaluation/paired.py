@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.base.limits import NANO
 from streameval.core.metrics.inputs import Table
 from streameval.core.metrics.lists import Metric
 from streameval.evaluation import input_kinds
-from streameval.evaluation.answer import Answer, Note, count_of, refuse_losses
+from streameval.evaluation.answer import Answer, Note, refuse_losses
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.request import Given

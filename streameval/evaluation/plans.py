@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from streameval.evaluation.answer import Note, count_of
+from streameval.base.counts import count_of
+from streameval.evaluation.answer import Note
 from streameval.evaluation.arms import EVERYBODY, Arms
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.confidence_sequences import FLOOR

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streameval.base.arrays import Flags, Floats, Ints, distinct
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MAX_EVALUATED_RANK, MAX_EVALUATED_SEGMENTS, NANO
 from streameval.base.nearest import nearest
@@ -26,7 +27,7 @@ from streameval.core.metrics import METRICS, RANKING, Entry, Metric, UnitMetric
 from streameval.core.metrics.entry import UNCUT
 from streameval.core.metrics.inputs import Parameter
 from streameval.core.metrics.lists import MeanMetric
-from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment, count_of
+from streameval.evaluation.answer import Answer, Figure, Figures, Note, Segment
 from streameval.evaluation.batches import Batch
 from streameval.evaluation.compared import Compared, pairs_of
 from streameval.evaluation.request import Given

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from streameval.base.counts import count_of
 from streameval.base.durations import utc
 from streameval.base.instants import now
 from streameval.core.definition import Definition
@@ -377,7 +378,7 @@ def _sentence(rows: Sequence[Row], card: Scorecard) -> str:
     arm, control = rows[0]["arm"], rows[0]["control"]
     users = sum(card.split["users"].get(name, 0) for name in (arm, control))
     facts = [] if card.since is None else [f"since {_begin(card.since)}"]
-    facts.append(f"{users:,} users")
+    facts.append(count_of(users, "user"))
     about = f" ({', '.join(facts)})"
     parts = [_decision(row) for row in decided] or [f"{arm} against {control}"]
     parts[0] += about

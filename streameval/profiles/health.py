@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from streameval.base.counts import count_of
 from streameval.base.durations import utc
 from streameval.core.events import Event, FeedbackEvent, ImpressionEvent
 from streameval.profiles.mapping import Mapped, Mapping
@@ -90,7 +91,8 @@ class Health:
         for made, name, source in self._optional:
             if self._made[made] and (made, name) not in self._found:
                 rule, kind = made
-                text = f"{source} finds nothing in {self._made[made]:,} {kind}s"
+                thing = "feedback event" if kind == "feedback" else kind
+                text = f"{source} finds nothing in {count_of(self._made[made], thing)}"
                 yield Line(good=False, text=f"rule {rule}: `{name}`: {text}")
         first, last = min(self._times), max(self._times)
         ahead = " in the future: is the unit right?" if last > now + _AHEAD else ""
@@ -134,7 +136,7 @@ class Health:
         ):
             if found:
                 good = sum(found) / len(found) >= _MOST  # the file may begin after a list
-                yield Line(good, f"{sum(found):,} of {len(found):,} feedbacks {text}")
+                yield Line(good, f"{sum(found):,} of {len(found):,} feedback events {text}")
 
 
 def _few(count: int, total: int, fault: str, cure: str = "") -> Iterator[Line]:

@@ -91,7 +91,7 @@ def test_a_kind_and_a_dimension_that_no_event_has_are_warned_of_once(count):
     told = [f for f in judge_records(settings, records, NOON) if f.check == "fields"]
     assert [finding.level for finding in told] == ["warn", "warn"]
     assert told[0].message == (
-        f"`positives` has 'purchase', and none of {count:,} feedbacks looked at is of"
+        f"`positives` has 'purchase', and none of {count:,} feedback events looked at is of"
         " that kind; further kinds are 'buy'"
     )
     assert told[1].message.startswith(

@@ -204,7 +204,7 @@ def test_what_is_configured_and_absent_is_told_after_a_thousand_events():
     shown, bought = IMPRESSION | {"geo": "de"}, FEEDBACK | {"feedback": "buy"}
     assert told(*[shown, bought] * 499, definition=definition) == []
     kinds, fields = told(*[shown, bought] * 500, definition=definition)
-    assert "`positives` has 'purchase', and none of 500 feedbacks" in kinds
+    assert "`positives` has 'purchase', and none of 500 feedback events" in kinds
     assert "further kinds are 'buy'" in kinds
     assert "has the field 'country'; further fields are 'geo'" in fields
     assert (

@@ -153,7 +153,8 @@ def test_explain_says_what_became_of_each_line_and_what_one_would_overlook(tmp_p
     assert "warn 1 of 2 lists repeat the request of another list of the same user" in said
     assert "warn 1 of 2 lists begin below position 1: do they count from 1?" in said
     assert (
-        "warn 0 of 1 feedbacks that name no list were for an item that the user was shown" in said
+        "warn 0 of 1 feedback events that name no list were for an item that the user was shown"
+        in said
     )
     assert "2099-01-01 00:00:00 UTC in the future: is the unit right?" in said
 
@@ -181,8 +182,8 @@ def test_explain_names_paths_that_find_nothing_and_labels_that_nobody_reads(tmp_
     calls = file_of(tmp_path, message, {"t": message["t"], "u": "u", "d": "a", "r": "r"})
     done = streameval("map", calls, "--profile", "mine.yaml", "--explain", folder=tmp_path)
     assert [line for line in done.stdout.splitlines() if "warn" in line] == [
-        "warn rule shown: `variant`: v.w finds nothing in 1 slates",
-        "warn rule shown: `position`: p finds nothing in 1 slates",
+        "warn rule shown: `variant`: v.w finds nothing in 1 slate",
+        "warn rule shown: `position`: p finds nothing in 1 slate",
         (
             "warn the field 'varaint' is not read, in 1 of 2 events looked at; if 'variant'"
             " is meant, send that"

@@ -121,7 +121,7 @@ def test_a_letter_keeps_the_header_that_names_its_schema(servers_and_topic):
             worker.stop()
             registry.by_path["/schemas/ids/7"] = (200, {"schemaType": "JSON", "schema": "{}"})
             worker.start().wait_until_up()
-            assert command(worker, "--resend").stderr.splitlines()[-1] == "sent 1 records"
+            assert command(worker, "--resend").stderr.splitlines()[-1] == "sent 1 record"
             counted = 'streameval_events_total{event="slate"} 1.0'
             service.wait_for(lambda: counted in worker.page(), 60, counted)
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
-from streameval.evaluation.answer import Note, count_of
+from streameval.evaluation.answer import Note
 from streameval.files.table_scans import quote
 
 # So many ids of a side are looked through for two that mean the same.

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.core.metrics.beyond_accuracy import Reach
 from streameval.core.metrics.inputs import ITEMS, TRAIN
-from streameval.evaluation.answer import Answer, Note, count_of
+from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.item_tables import load_columns, load_interactions, load_items
 from streameval.evaluation.readers.matching import Side, require_common

@@ -25,10 +25,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streameval.base.arrays import Flags, Floats, Ints
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.core.metrics.auc import ranks_by_score
-from streameval.evaluation.answer import Note, count_of
+from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import ROWS, Advance, Batch, Judged, counts_of, judged_of
 from streameval.evaluation.readers.item_tables import load_interactions
 from streameval.evaluation.readers.matching import (

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.core.metrics.rating_errors import Ratings
-from streameval.evaluation.answer import Answer, Note, count_of
+from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.matching import Side, require_common
 from streameval.evaluation.readers.outcomes import files_of

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from streameval import __version__
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
 from streameval.base.terminal import UNDEFINED, format_figure
-from streameval.evaluation.answer import Answer, Figure, count_of
+from streameval.evaluation.answer import Answer, Figure
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.report.charts import forest_chart, list_charts, outcome_charts
 from streameval.evaluation.report.curves import curves
