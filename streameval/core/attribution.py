@@ -30,6 +30,7 @@ from typing import Any
 from streameval.base.limits import (
     FLUSH_STEP,
     MAX_FEEDBACK_KINDS,
+    MAX_ITEMS,
     MAX_LOGGED_FEEDBACK,
     MAX_TS,
     MICRO,
@@ -40,9 +41,9 @@ from streameval.core.definition import Definition, Positive
 from streameval.core.events import Event, FeedbackEvent, SlateEvent
 from streameval.core.ledger import POSITIVES, Ledger
 from streameval.core.marks import NEVER, add_mark, bound_log, by_key, remove_mark, without
-from streameval.core.open_slates import OpenSlates
+from streameval.core.open_slates import OpenSlates, SlateRun
 from streameval.core.pending import Pending, PendingRecord, Pendings, Reach
-from streameval.core.slate import POSITION_BITS, Slate, precedes
+from streameval.core.slate import POSITION_BITS, Slate, precedes, sharing
 from streameval.core.users import User
 
 SlatesByItem = dict[tuple[str, str], dict[Slate, None]]
@@ -83,7 +84,7 @@ class Attribution:
 
     # ------------------------------------------------------------------ apply
 
-    def apply(  # noqa: C901  # the hot loop: a call for each event would cost more
+    def apply(  # noqa: C901, PLR0915  # the hot loop: a call for each event would cost more
         self, events: Sequence[Event], offsets: Sequence[int] | None = None
     ) -> list[int]:
         """Record `events` (in log order); return the indices of the late ones, not applied.
@@ -95,11 +96,14 @@ class Attribution:
         keep_offsets = slates.keep_outcomes and offsets is not None
         late: list[int] = []
         whole = _Whole(slates)
-        feedback_before = len(inbox)
+        before = len(inbox)
         watermark = NEVER if self.watermark is None else self.watermark
         lateness = self.definition.allowed_lateness
         oldest = watermark - lateness
         impression: type | None = None  # the class of impressions, once one has come
+        share = sharing()  # an item is shown again and again: all slates hold one string of it
+        run: SlateRun | None = None  # of the impression before, whose request is `current`
+        current: str | None = None
         event: Any
         for index, event in enumerate(events):
             ts = event.ts
@@ -117,16 +121,30 @@ class Attribution:
                 if event.whole:
                     whole.add(event, offsets[index] if keep_offsets and offsets else None)
                     recent.pop(event.request_id, None)
+                    run = current = None
                     continue
                 impression = kind
-            request = event.request_id
-            labels = labels_of(event)
-            run = recent.get(request)
+            request, item, labels = event.request_id, event.item_id, labels_of(event)
+            if request != current:
+                run, current = recent.get(request), request
             if run is None and request is not None and not whole.events:
                 # (A list that waits for its turn may be of this slate.)
                 run = slates.recall(event, labels)
-            if run is not None and run.adds(event, labels):
+            if (
+                run is not None
+                and item not in (items := run.items)
+                and labels == run.labels
+                and event.user_id == run.user
+                and len(items) < MAX_ITEMS
+                and (ts == run.ts or run.goes_on(ts))
+            ):
+                items[share(item, item)] = ((ts - run.anchor) << POSITION_BITS) + (
+                    event.position or 0
+                )
+                if event.latency_ms is not None or event.fallback or run.details is not None:
+                    run.note(event)
                 continue
+            run = current = None
             whole.show()
             if keep_offsets and offsets is not None:
                 slates.offset = offsets[index]
@@ -134,12 +152,14 @@ class Attribution:
         whole.show()
         if watermark != NEVER:
             self.watermark = watermark
-        feedbacks = len(inbox) - feedback_before
+        self._count(len(events) - len(late), feedback=len(inbox) - before, slates=whole.count)
         self.late += len(late)
-        self.accepted["feedback"] += feedbacks
-        self.accepted["slate"] += whole.count
-        self.accepted["impression"] += len(events) - len(late) - feedbacks - whole.count
         return late
+
+    def _count(self, events: int, *, feedback: int, slates: int) -> None:
+        self.accepted["feedback"] += feedback
+        self.accepted["slate"] += slates
+        self.accepted["impression"] += events - feedback - slates
 
     # ---------------------------------------------------------------- resolve
 

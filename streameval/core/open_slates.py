@@ -35,16 +35,12 @@ class Closing(NamedTuple):
     users: deque[User]
 
 
-# An item id is shown again and again: all dicts of slates hold one string of it.
-_share: Final = sharing()
-
-
 class SlateRun(msgspec.Struct, gc=False, eq=False):
-    """The open slate of the impression before: most impressions add an item to it.
+    """An open slate that was shown since the flush: most impressions add an item to the last one.
 
     An impression of the same user, request and labels, at a time from `first` to `last` (ms), that
     shows another item changes nothing else: the slate neither begins nor moves, its segment is not
-    in question, and the next flush looks at it in any case. The impression before had `ts`.
+    in question, and the next flush looks at it in any case. Its last impression had `ts`.
     `shown` has the newest ts of each segment.
     """
 
@@ -61,36 +57,26 @@ class SlateRun(msgspec.Struct, gc=False, eq=False):
     shown: list[int]
     ts: int = NEVER
 
-    def adds(self, event: Any, labels: Labels) -> bool:
-        """Add the item of an impression of this request.
-
-        Returns False, and does nothing, where the impression changes more than the items.
-        """
-        item, items, ts = event.item_id, self.items, event.ts
-        if (
-            item in items
-            or event.user_id != self.user
-            or labels != self.labels
-            or len(items) >= MAX_ITEMS
-        ):
+    def goes_on(self, ts: int) -> bool:
+        """Go on at another time; return False, and do nothing, where it decides or is too late."""
+        if not self.first <= ts <= self.last:
             return False
-        if ts != self.ts:
-            if not self.first <= ts <= self.last:
-                return False
-            self.ts = ts
-            delta = self.delta
-            if ts > delta[LAST_TS]:  # `max` takes a tenth of an event
-                delta[LAST_TS] = ts
-            elif ts < delta[FIRST_TS]:
-                delta[FIRST_TS] = ts
-            if ts > self.shown[self.segment]:  # noqa: PLR1730  # the same
-                self.shown[self.segment] = ts
-        items[_share(item, item)] = ((ts - self.anchor) << POSITION_BITS) + (event.position or 0)
+        self.ts = ts
+        delta = self.delta
+        if ts > delta[LAST_TS]:  # `max` takes a tenth of an event
+            delta[LAST_TS] = ts
+        elif ts < delta[FIRST_TS]:
+            delta[FIRST_TS] = ts
+        if ts > self.shown[self.segment]:  # noqa: PLR1730  # the same
+            self.shown[self.segment] = ts
+        return True
+
+    def note(self, event: Any) -> None:
+        """Note what an impression says beside its item."""
         if event.latency_ms is not None or event.fallback:
             self.slate.note_extras(event)
         if self.details is not None:
-            self.details.keep_score(item, event.score, event.propensity)
-        return True
+            self.details.keep_score(event.item_id, event.score, event.propensity)
 
 
 # Slates that are known by their request at a time: some 300 bytes each.
