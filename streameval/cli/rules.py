@@ -99,9 +99,9 @@ def _recordings(dimensions: tuple[str, ...]) -> Iterator[str]:
         ", ".join(("job", "namespace", "window", *basis, *dimensions)) for basis in (("basis",), ())
     )
     yield "      # Counts: users, impressions and slates of a window are distinct by construction."
-    counts = [count for section in MEAN_SECTIONS for count in section.counts]
-    for count in sorted(counts, key=lambda count: count.by_label):
-        yield _sum(count.name, f"{by}, feedback" if count.by_label else by)
+    counts = [(count, section.label) for section in MEAN_SECTIONS for count in section.counts]
+    for count, label in sorted(counts, key=lambda each: each[0].by_label):
+        yield _sum(count.name, f"{by}, {label}" if count.by_label else by)
     for section in MEAN_SECTIONS:
         yield f"      # The section {section.name}."
         for mean in section.means:

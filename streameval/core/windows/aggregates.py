@@ -4,8 +4,8 @@ An aggregate says how its rows are booked (`rows`), by which key they add up (`t
 which figures come of the sums (`figures`). Panes, checkpoints, renumbering and merging over
 partitions treat all aggregates alike. `AGGREGATES` lists them in the order of their sums.
 
-To add one, write its class here or beside, book its rows in `core.ledger`, and add it to
-`AGGREGATES`.
+To add one, write its class here or beside, add it to `AGGREGATES`, and its section to
+`core.metrics.means`. The ledger books all `WorthRows`; other rows need a line there.
 """
 
 from __future__ import annotations
