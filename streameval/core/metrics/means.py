@@ -51,7 +51,7 @@ POSITIVES_PER_IMPRESSION = Mean(
 RATES = (POSITIVE_RATE, POSITIVES_PER_IMPRESSION)
 """The rates of feedback, one for each kind of positive."""
 
-RANKING_MEANS = tuple(
+_RANKING_MEANS = tuple(
     Mean(one.name, one.formula, one.source, "slates", is_share=one.is_share) for one in RANKING
 )
 """The ranking metrics, one for each k."""
@@ -182,7 +182,7 @@ MEAN_SECTIONS = (
                 "Slates with a request_id in the window that have a positive",
             ),
         ),
-        RANKING_MEANS,
+        _RANKING_MEANS,
     ),
     Section(
         "values",
