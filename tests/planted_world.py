@@ -22,7 +22,7 @@ import pyarrow.parquet
 from clean_service import Service, results
 from default_events import ImpressionEvent, SlateEvent
 
-from streameval.checks.registry import CHECKS
+from streameval.checks.catalogue import CHECKS
 from streameval.core.events import FeedbackEvent, SlateItem
 from streameval.files.outcome_files import OutcomeFolder
 

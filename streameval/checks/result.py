@@ -1,12 +1,15 @@
-"""The findings of checks, and the settings that all checks share."""
+"""The row of a check, its findings, and the settings that all checks share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from streameval.checks.evidence import Evidence
 
 Severity: TypeAlias = Literal["error", "warning", "off"]
 
@@ -53,6 +56,21 @@ class Found:
     threshold: float | None
     message: str
     due: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check: its name, its claim, the meaning of its value, its settings and function.
+
+    Checks run and are read by rising `place`. It has gaps, so that a new one fits between two.
+    """
+
+    name: str
+    place: int
+    sentence: str
+    value: str
+    settings: type[CheckSettings]
+    run: Callable[[Evidence, Any], Found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Any
 import duckdb
 
 from streameval.base.errors import InputError
+from streameval.checks.catalogue import CHECKS
 from streameval.checks.evidence import Evidence, UnreadableError, readable
-from streameval.checks.registry import CHECKS, Check
-from streameval.checks.result import CheckSettings, Found, Result
+from streameval.checks.result import Check, CheckSettings, Found, Result
 from streameval.checks.specification import Specification
 
 

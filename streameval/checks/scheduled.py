@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streameval.base.errors import ConfigError, InputError
 from streameval.base.paths import exists
-from streameval.checks import counters_match_log
+from streameval.checks.catalogue import counters_match_log
 from streameval.checks.event_log import of_kafka
 from streameval.checks.evidence import gather
 from streameval.checks.result import Result

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from streameval.base import yaml_file
 from streameval.base.durations import Duration
 from streameval.base.errors import ConfigError
-from streameval.checks.registry import CHECKS
+from streameval.checks.catalogue import CHECKS
 from streameval.core.definition import Definition
 
 _Written: TypeAlias = Annotated[

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from streameval.base.errors import ConfigError, InputError
 from streameval.checks import run
 from streameval.checks import scheduled as scheduled_checks
-from streameval.checks.registry import CHECKS
+from streameval.checks.catalogue import CHECKS
 from streameval.checks.scheduled import check_snapshot, reference_for
 from streameval.cli.app import app
 from streameval.config.settings import Settings

@@ -33,9 +33,9 @@ from clean_service import (
 )
 
 from streameval.base.errors import ConfigError, InputError
-from streameval.checks import freshness, run, specification, sql
+from streameval.checks import run, specification, sql
+from streameval.checks.catalogue import CHECKS, freshness
 from streameval.checks.evidence import gather
-from streameval.checks.registry import CHECKS
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent
 from streameval.core.figures import figures

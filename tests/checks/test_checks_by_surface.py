@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streameval.checks import logged_scores, slates_once, traffic_sane
+from streameval.checks.catalogue import logged_scores, slates_once, traffic_sane
 from streameval.checks.evidence import Evidence
 from streameval.core.definition import Definition
 

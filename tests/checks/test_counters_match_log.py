@@ -9,7 +9,7 @@ from oracle.figures import oracle
 from streams import _arrive, _definition, _History
 
 from streameval.base.errors import UnreachableError
-from streameval.checks import counters_match_log
+from streameval.checks.catalogue import counters_match_log
 from streameval.checks.evidence import Counters, Evidence, Log, Snapshot, read_snapshot
 from streameval.checks.recount import Sample, collect, uncertain
 

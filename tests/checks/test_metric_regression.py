@@ -14,9 +14,9 @@ import pytest
 from default_events import DIMENSIONS
 
 from streameval.base.limits import NANO
+from streameval.checks.catalogue.metric_regression import Findings, Settings, check, periods
 from streameval.checks.evidence import Evidence, columns
 from streameval.checks.hourly import SEASON_CLUSTERS, Hourly, hourly, series_of
-from streameval.checks.metric_regression import Findings, Settings, check, periods
 from streameval.core.definition import Definition
 from streameval.core.outcome import FeedbackOutcome, Outcome
 from streameval.files.outcome_files import table

@@ -10,7 +10,7 @@ from planted import clean_day, planted
 from planted_faults import FAULTS, HONEST, SilentBots
 from planted_world import Deployment
 
-from streameval.checks.registry import CHECKS
+from streameval.checks.catalogue import CHECKS
 
 TUESDAY, SATURDAY = 1, 5
 

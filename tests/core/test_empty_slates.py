@@ -14,7 +14,8 @@ from evaluating import run
 
 from streameval.base.limits import ALL
 from streameval.base.steps import drain
-from streameval.checks import hourly, slates_once, traffic_sane, windows_match_outcomes
+from streameval.checks import hourly
+from streameval.checks.catalogue import slates_once, traffic_sane, windows_match_outcomes
 from streameval.checks.evidence import Evidence, Snapshot, gather
 from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition, Window

@@ -19,7 +19,7 @@ from test_evaluate_tables import slate, values, written
 from test_report import report
 from test_report_charts import titles
 
-from streameval.checks import logged_scores
+from streameval.checks.catalogue import logged_scores
 from streameval.checks.evidence import Evidence
 from streameval.core.definition import Definition
 from streameval.core.outcome import Outcome

@@ -29,7 +29,7 @@ from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of
 from default_events import SlateEvent
 from test_files_on_servers import compare_files
 
-from streameval.checks.registry import CHECKS
+from streameval.checks.catalogue import CHECKS
 from streameval.files.snapshot_folder import snapshots
 
 pytestmark = [pytest.mark.servers]

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     duration,
@@ -168,3 +169,13 @@ def _words_of_gaps(evidence: Evidence, segment: tuple[str, ...], number: int, sl
         " another `request_id`. Keep the `request_id` when a request is repeated: then it counts"
         " once"
     )
+
+
+CHECK: Final = Check(
+    name="slates_once",
+    place=30,
+    sentence="Each slate is in the files once.",
+    value="share of slates that repeat another one",
+    settings=Settings,
+    run=check,
+)

@@ -37,6 +37,7 @@ from streameval.checks.hourly import (
     users,
 )
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Experiment,
     Found,
@@ -304,3 +305,13 @@ def _apart(
         return None
     error = math.sqrt(count / (count - 1) * squares)
     return (one - other) / NANO, error / NANO, count - 1, other / NANO
+
+
+CHECK: Final = Check(
+    name="metric_regression",
+    place=140,
+    sentence="No variant is worse than the control, and no day than the weeks before.",
+    value="largest certain drop, as a share of the compared figure",
+    settings=Settings,
+    run=check,
+)

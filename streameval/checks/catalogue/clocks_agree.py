@@ -14,6 +14,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     duration,
@@ -90,3 +91,13 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         f"{why}. See that the clocks of producers are set, that `ts` is the time of the"
         " event in UTC, and that nobody changed the files",
     )
+
+
+CHECK: Final = Check(
+    name="clocks_agree",
+    place=50,
+    sentence="Slates are dated in the order in which the log has them.",
+    value="share of slates whose time contradicts the log",
+    settings=Settings,
+    run=check,
+)

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     failed,
@@ -109,3 +110,13 @@ def _sums(evidence: Evidence, target: float) -> WeightSums | None:
         part = WeightSums.of(rewards, np.full(len(rows), target), logged, clusters)
         total = part if total is None else total + part
     return total
+
+
+CHECK: Final = Check(
+    name="off_policy",
+    place=160,
+    sentence="Logged propensities can tell the reward of a random policy.",
+    value="effective share of the impressions",
+    settings=Settings,
+    run=check,
+)

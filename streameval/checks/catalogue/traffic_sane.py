@@ -33,6 +33,7 @@ from pydantic import Field
 from streameval.base.counts import count_of
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     failed,
@@ -373,3 +374,13 @@ def _expected_beyond(bound: int, tail: Sequence[int], least: int) -> float:
     # Two standard errors less steep than it looks.
     slope = len(tail) / logs * (1 - 2 / math.sqrt(len(tail))) if logs else math.inf
     return float(len(tail) * (bound / least) ** -slope)
+
+
+CHECK: Final = Check(
+    name="traffic_sane",
+    place=90,
+    sentence="No user reads or reacts like a machine, compared with the other users.",
+    value="chance of the least likely users, judged by the others",
+    settings=Settings,
+    run=check,
+)

@@ -6,10 +6,13 @@ later was never written. Before the first slate can be final the check has no an
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     duration,
@@ -74,3 +77,13 @@ def _without_rows(evidence: Evidence, bound: float) -> Found:
         f"no outcome row was found, and the first slate has been final for {duration(max(ages))}: "
         "see that `outcomes` names the folder that the workers write to",
     )
+
+
+CHECK: Final = Check(
+    name="freshness",
+    place=110,
+    sentence="Outcome rows keep coming.",
+    value="seconds since the newest row could be final",
+    settings=Settings,
+    run=check,
+)

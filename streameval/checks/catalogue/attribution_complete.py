@@ -19,7 +19,7 @@ from pydantic import Field
 from streameval.base.counts import count_of
 from streameval.checks.event_counts import growth
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 
 # Chance of a false alarm of an arm, by Fisher's exact test.
@@ -119,3 +119,13 @@ def _rows(evidence: Evidence) -> tuple[int, int, int]:
             FROM current"""  # noqa: S608  # a number
     )
     return slates, int(feedback or 0), int(wrong or 0)
+
+
+CHECK: Final = Check(
+    name="attribution_complete",
+    place=60,
+    sentence="Feedback is credited to impressions that can have earned it, and little finds none.",
+    value="share of positive feedback without an impression",
+    settings=Settings,
+    run=check,
+)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from streameval.checks.event_counts import counts_by_partition, growth, total
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 
 # Chance of a false alarm in one run, over all reasons together.
@@ -101,3 +101,13 @@ def _sum(parts: Mapping[int, Counter[str]]) -> Counter[str]:
 def _most(parts: Mapping[int, Counter[str]], key: str) -> int:
     """Return the partition with the largest count."""
     return max(parts, key=lambda number: parts[number][key])
+
+
+CHECK: Final = Check(
+    name="records_accepted",
+    place=40,
+    sentence="Few records are rejected or late, and no more than before.",
+    value="share of records that were rejected or late",
+    settings=Settings,
+    run=check,
+)

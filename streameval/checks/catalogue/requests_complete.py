@@ -7,10 +7,12 @@ figures vanish, or describe only the traffic that still has them.
 
 from __future__ import annotations
 
+from typing import Final
+
 from pydantic import Field
 
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.checks.shares import LEAST_USERS, Figure, Shares
 
 
@@ -50,3 +52,13 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         " `request_id` with slates, impressions and feedback: ranking metrics count only lists"
         " that have one",
     )
+
+
+CHECK: Final = Check(
+    name="requests_complete",
+    place=70,
+    sentence="Impressions name their request, in every variant alike and as before.",
+    value="share of impressions without a request beyond the others' share",
+    settings=Settings,
+    run=check,
+)

@@ -16,7 +16,7 @@ from typing import Final
 from pydantic import Field
 
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 
 # Queries of (user, value); {source} is the table. Only frequent items stand alone.
 _VALUES: Final = {
@@ -126,3 +126,13 @@ def _distance(evidence: Evidence, name: str) -> _Distance:
     moved = max(values, key=lambda value: (abs(shares[value][0] - shares[value][1]), str(value)))
     label = "the rest" if moved is None else repr(moved)
     return _Distance(name, max(0.0, distance - mean - _FAR * spread), label, *shares[moved])
+
+
+CHECK: Final = Check(
+    name="drift",
+    place=130,
+    sentence="Items, positions and kinds of feedback are distributed as in the reference.",
+    value="largest total variation distance beyond chance",
+    settings=Settings,
+    run=check,
+)

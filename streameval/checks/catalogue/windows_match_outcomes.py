@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from streameval.base.limits import ALL, NANO, OTHER
 from streameval.checks import sql
 from streameval.checks.evidence import Evidence
-from streameval.checks.result import CheckSettings, Found, duration, failed, nothing, passed
+from streameval.checks.result import Check, CheckSettings, Found, duration, failed, nothing, passed
 from streameval.core.definition import Window
 from streameval.core.merged_segments import totals_of
 from streameval.files.table_scans import literal
@@ -244,3 +244,13 @@ def _difference(
     labels = "/".join(segment)
     suffix = f"@{of}" if isinstance(of, int) else f" of {of}"
     return f"{name}{suffix} in {window} of {where} {labels!r} is {known}, the rows give {expected}"
+
+
+CHECK: Final = Check(
+    name="windows_match_outcomes",
+    place=20,
+    sentence="Matured figures equal those that DuckDB recomputes from the outcome files, exactly.",
+    value="figures that differ",
+    settings=Settings,
+    run=check,
+)

@@ -26,6 +26,7 @@ from streameval.checks.recount import (
     uncertain,
 )
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     duration,
@@ -246,3 +247,13 @@ def _difference(name: str, known: Plain | None, expected: Plain | None) -> str:
     fields = [field for field in known if known[field] != expected[field]]
     apart = ", ".join(f"{field} {known[field]}, the log {expected[field]}" for field in fields)
     return f"user {name!r} has {apart}"
+
+
+CHECK: Final = Check(
+    name="counters_match_log",
+    place=10,
+    sentence="Users' counters equal an independent recount of the log.",
+    value="users with other counters",
+    settings=Settings,
+    run=check,
+)

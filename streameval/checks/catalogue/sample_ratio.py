@@ -21,6 +21,7 @@ from streameval.base.counts import count_of
 from streameval.base.durations import utc
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Experiment,
     Found,
@@ -182,3 +183,13 @@ def _example(evidence: Evidence, slates: str) -> str:
         f"the first {user!r} ({before!r}, then {after!r}) at {utc(first)}, half of them by"
         f" {utc(half)}"
     )
+
+
+CHECK: Final = Check(
+    name="sample_ratio",
+    place=120,
+    sentence="Users fall into the variants as the configured split says, each into one.",
+    value="p-value, valid at every look, or the share of users in several variants",
+    settings=Settings,
+    run=check,
+)

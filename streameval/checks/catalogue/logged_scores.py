@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +32,7 @@ from pydantic import Field
 from streameval.base.limits import NANO
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     failed,
@@ -329,3 +331,14 @@ def _calibration(evidence: Evidence) -> tuple[float, float]:
             sums[number] += sum(nano(metric.score(items, UNCUT)[0]).tolist())
     loss, *bins = (total / (count * NANO) for total in sums)
     return calibration_error(*bins), loss
+
+
+CHECK: Final = Check(
+    name="logged_scores",
+    place=150,
+    sentence="Logged scores tell positives from the rest, within lists too, and as probabilities"
+    " are calibrated.",
+    value="AUC, or the calibration error of probabilities",
+    settings=Settings,
+    run=check,
+)

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import (
+    Check,
     CheckSettings,
     Found,
     failed,
@@ -167,3 +168,13 @@ def _first_positions(evidence: Evidence, settings: Settings, share: float, what:
         f" position, most begin at {best}: send positions counted from 1, of the whole list."
         " Ranking metrics put every item lower than it stood",
     )
+
+
+CHECK: Final = Check(
+    name="positions_complete",
+    place=80,
+    sentence="Items of slates have a position, and lists a first one.",
+    value="share of items without a position, or of lists with a first position",
+    settings=Settings,
+    run=check,
+)

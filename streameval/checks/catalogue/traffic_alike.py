@@ -18,7 +18,7 @@ from pydantic import Field
 
 from streameval.checks.evidence import Evidence
 from streameval.checks.hours import odd_hours
-from streameval.checks.result import CheckSettings, Found, failed, nothing, passed, percent
+from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.checks.shares import FAR, Figure, Gap, Shares, same_hours
 
 # A difference of positives that is worth telling, and one that no ranker makes.
@@ -209,3 +209,13 @@ def _positives(evidence: Evidence) -> tuple[list[tuple[float, str]], list[str]]:
         elif gap.relative > _TOLD:
             told.append(f"{said}: it ranks worse, or a part of its feedback is lost")
     return faults, told
+
+
+CHECK: Final = Check(
+    name="traffic_alike",
+    place=100,
+    sentence="Lists, feedback and users are alike in every variant, at every hour, and as before.",
+    value="widest difference, as a multiple of its bound",
+    settings=Settings,
+    run=check,
+)
