@@ -43,8 +43,11 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.records import DeadLetter, value_of
+from streameval.kafka.plain_source import stop as stop_reading
+from streameval.kafka.record_source import RecordSource, open_source
+from streameval.kafka.records import DeadLetter, RecordLists
 from streameval.kafka.security import client_arguments
+from streameval.kafka.unreadable_batches import UnreadableBatches
 from streameval.profiles.decoder import ProfileDecoder
 
 if TYPE_CHECKING:
@@ -59,9 +62,9 @@ The group needs 10 s to miss a process that was killed, and more where several a
 """
 _HOLD_MS: Final = round(HOLD_SECONDS * 1000)
 _LOOK_SECONDS: Final = 10.0
-_FETCH_MS: Final = 200
+_FETCH_SECONDS: Final = 0.2
 # The same while records wait for others to come nearer.
-_STEP_MS: Final = 10
+_STEP_SECONDS: Final = 0.01
 _RECORDS: Final = 2_000
 # Records of a partition in memory, and their bytes; then it is paused.
 _MOST_HELD: Final = 4_000
@@ -117,29 +120,24 @@ class _Source:
         self.time = 0
         self.read_at = time.monotonic()
 
-    def take(
-        self, records: Sequence[Any], values: Sequence[bytes | None], decoder: ProfileDecoder
-    ) -> int:
+    def take(self, partition: int, records: RecordLists, decoder: ProfileDecoder) -> int:
         """Map records just read, and let them wait; return how many messages no rule takes."""
         self.read_at = time.monotonic()
-        decoded, mapped = decoder.take(values, [record.timestamp for record in records])
+        decoded, mapped = decoder.take(records.values, records.timestamps)
         made: dict[int, list[tuple[bytes, bytes]]] = {}
         times: dict[int, int] = {}
         for event, one, index in zip(decoded.events, mapped, decoded.records, strict=True):
             made.setdefault(index, []).append((event.user_id.encode(), _ENCODE(one.fields)))
             times[index] = max(event.ts, times.get(index, 0))
         rejected = dict(decoded.rejected)
-        for index, (record, value) in enumerate(zip(records, values, strict=True)):
+        for index, (offset, timestamp, key, value) in enumerate(zip(*records[:4], strict=True)):
             self.time = max(self.time, times.get(index, 0))
             letter = None
             if index in rejected:
-                place = record.partition, record.offset, record.timestamp
-                letter = DeadLetter(*place, record.key, value, rejected[index])
+                letter = DeadLetter(partition, offset, timestamp, key, value, rejected[index])
             size = 0 if value is None else len(value)
             self.size += size
-            self.held.append(
-                _Held(self.time, size, record.offset, record.timestamp, made.get(index, ()), letter)
-            )
+            self.held.append(_Held(self.time, size, offset, timestamp, made.get(index, ()), letter))
         return decoded.ignored
 
     def due(self, horizon: float) -> list[_Held]:
@@ -175,6 +173,8 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             for topic in self._decoders
         }
         self._group = f"{settings.group}.forward"
+        self._reader: RecordSource | None = None
+        self._unreadable = UnreadableBatches(with_topic=True)
         self._sources: dict[TopicPartition, _Source] = {}
         self._step = settings.allowed_lateness // 2
         self._fronts: Mapping[str, str] = {}
@@ -227,6 +227,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
+            fetch_max_bytes=self._settings.read_memory // 16,
         )
         producer = AIOKafkaProducer(
             **self._client,
@@ -234,16 +235,19 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             max_batch_size=_BATCH_BYTES,
             compression_type="zstd",
         )
-        consumer.subscribe(list(self._decoders), listener=self)
         try:
             await producer.start()
             await consumer.start()
+            self._reader = open_source(consumer, self._client, memory=self._settings.read_memory)
+            consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
                 await self._turn(consumer, producer)
         finally:
             self._waiting.close()
-            for client in (consumer, producer):  # they may raise what ended a task of theirs
-                await answer_within(client.stop(), _STOP_SECONDS)
+            reader, self._reader = self._reader, None
+            reading = stop_reading(consumer) if reader is None else reader.stop()
+            for ending in (reading, producer.stop()):  # they may raise what ended a task of theirs
+                await answer_within(ending, _STOP_SECONDS)
             for letters in self._letters.values():
                 await letters.close(_STOP_SECONDS)
 
@@ -261,11 +265,14 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         """Forget records that wait: the next owner reads them again."""
         for place in revoked:
             self._sources.pop(place, None)
+            self._unreadable.forget(place)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Begin with new partitions."""
         for place in assigned:
             self._sources[place] = _Source()
+        if self._reader is not None:
+            self._reader.share(len(self._sources))
 
     async def _find_topics(self) -> None:
         found = (await cluster(self._client)).topics
@@ -281,19 +288,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._all |= {f"{topic}:{number}" for number in range(count)}
 
     async def _turn(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
-        waiting = any(source.held for source in self._sources.values())
-        read = await consumer.getmany(
-            timeout_ms=_STEP_MS if waiting else _FETCH_MS, max_records=_RECORDS
-        )
-        for place, records in read.items():
-            if records and (source := self._sources.get(place)) is not None:
-                values = [value_of(record) for record in records]
-                unready = self._decoders[place.topic].unready(values)
-                if self._waiting.holds(place.topic, unready):
-                    consumer.seek(place, records[0].offset)
-                    continue
-                ignored = source.take(records, values, self._decoders[place.topic])
-                self._counts[place.topic]["ignored"] += ignored
+        await self._read(consumer)
         horizon = await self._horizon(consumer)
         # No longer than our words are fresh: others wait for them, and so does who stops us.
         until = time.monotonic() + _TELL_SECONDS
@@ -303,13 +298,44 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         for place, source in self._sources.items():
             if waits := place.topic in self._waiting:
                 source.read_at = time.monotonic()  # its events must not be late for it
-            rests = waits or source.is_full
+            rests = waits or source.is_full or place in self._unreadable
             if rests != (place in consumer.paused()):
                 (consumer.pause if rests else consumer.resume)(place)
+        unreadable = [
+            f"partition {place.partition} of {place.topic} waits before the batch at {batch}"
+            for place in self._sources
+            if (batch := self._unreadable.named(place)) is not None
+        ]
         self.trouble = "; ".join(
-            filter(None, (self._away, self._gone, *self._waiting.why.values()))
+            filter(None, (self._away, self._gone, *self._waiting.why.values(), *unreadable))
         )
         self._say()
+
+    async def _read(self, consumer: AIOKafkaConsumer) -> None:
+        """Read records that have come, and let them wait."""
+        reader = self._reader
+        assert reader is not None, "a session opens it"
+        if reader.broken:
+            raise UnreachableError("the Kafka client broke down.")
+        self._unreadable.release()
+        if reader.asked is not None:
+            reader.allow(reader.asked)
+        waiting = any(source.held for source in self._sources.values())
+        read = await reader.read(_STEP_SECONDS if waiting else _FETCH_SECONDS, _RECORDS)
+        for place, parts in read.items():
+            decoder = self._decoders[place.topic]
+            for records in parts if place in self._sources else ():
+                unready = decoder.unready(records.values)
+                if self._waiting.holds(place.topic, unready):
+                    consumer.seek(place, records.first)
+                    break
+                ignored = self._sources[place].take(place.partition, records, decoder)
+                self._counts[place.topic]["ignored"] += ignored
+                self._unreadable.read_on(place)
+        for place, batch in reader.unreadable.items():
+            if place in self._sources:
+                self._unreadable.hold(place, batch)
+        reader.unreadable.clear()
 
     def _due(self, horizon: float) -> dict[TopicPartition, list[_Held]]:
         """Take records up to a time, and of them no more than what one commit may cover."""

@@ -78,12 +78,17 @@ class RecordSource(Protocol):
 
 
 def open_source(
-    consumer: AIOKafkaConsumer, client: Mapping[str, object], topic: str, memory: int = READ_MEMORY
+    consumer: AIOKafkaConsumer,
+    client: Mapping[str, object],
+    topic: str = "",
+    memory: int = READ_MEMORY,
 ) -> RecordSource:
     """Open the fast source where this aiokafka allows it, else the plain one.
 
-    `consumer` was just started with the arguments `client`. Records that are fetched and not handed
-    out take at most `memory` bytes; the plain source bounds fetches only.
+    `consumer` was just started with the arguments `client`, and has no subscription yet. Without
+    the `topic`, which may be one of several then, the source reads, and answers no questions on it.
+    Records that are fetched and not handed out take at most `memory` bytes; the plain source bounds
+    fetches only.
     """
     fast = _fast(consumer)
     return PlainSource(consumer, client, topic) if fast is None else fast(consumer, topic, memory)

@@ -17,9 +17,13 @@ LOG_SECONDS: Final = 60.0
 
 
 class UnreadableBatches:
-    """Which partitions wait, before which batch, and until when."""
+    """Which partitions wait, before which batch, and until when.
 
-    def __init__(self) -> None:
+    `with_topic`: they are of several topics, so words on them name the topic too.
+    """
+
+    def __init__(self, *, with_topic: bool = False) -> None:
+        self._with_topic = with_topic
         self._until: dict[TopicPartition, float] = {}
         self._named: dict[
             TopicPartition, tuple[str, float]
@@ -31,10 +35,11 @@ class UnreadableBatches:
         before, said = self._named.get(topic_partition, ("", now - LOG_SECONDS))
         if before != batch or now - said >= LOG_SECONDS:
             said = now
+            topic, partition = topic_partition
             log.error(
-                "partition %d: the batch at %s cannot be read, trying again;"
+                "partition %s: the batch at %s cannot be read, trying again;"
                 " kafka-delete-records.sh skips it",
-                topic_partition.partition,
+                f"{partition} of {topic}" if self._with_topic else partition,
                 batch,
             )
         self._named[topic_partition] = batch, said

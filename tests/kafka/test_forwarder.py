@@ -13,7 +13,8 @@ from aiokafka.partitioner import murmur2
 
 from streameval.base.errors import RefusedError
 from streameval.config.load import load
-from streameval.kafka import forwarder
+from streameval.kafka import forwarder, unreadable_batches
+from streameval.kafka.records import RecordLists
 
 PLACES = [TopicPartition("shown", 0), TopicPartition("shown", 1), TopicPartition("done", 0)]
 PROFILES = {"shown": "metarank", "done": "segment"}
@@ -48,21 +49,27 @@ class Batch(list):
 
 
 class Kafka:
-    """A consumer and a producer: `done` has what was sent and committed, in order."""
+    """A consumer, its reader and a producer: `done` has what was sent and committed, in order."""
+
+    asked, broken = None, False
 
     def __init__(self, logs):
+        self.unreadable = {}
         self.logs, self.at, self.done = logs, dict.fromkeys(logs, 0), []
         self.rests, self.silent, self.written = set(), set(), {0: [], 1: [], 2: []}
 
-    async def getmany(self, timeout_ms, max_records):
+    async def read(self, seconds, max_records):
         read = {}
         for place, log in self.logs.items():
             if place in self.rests | self.silent:
                 continue
             found = log[self.at[place] : self.at[place] + max_records]
             self.at[place] += len(found)
-            read[place] = found
+            read[place] = [RecordLists(*map(list, zip(*found, strict=True)), 0)] if found else []
         return read
+
+    def share(self, partitions):
+        assert partitions == len(self.logs)
 
     def highwater(self, place):
         return len(self.logs[place])
@@ -109,16 +116,7 @@ def logs_of(events):
         place = PLACES[int(event["user_id"][1:]) % 2] if shown else PLACES[2]
         value = json.dumps((trackers.metarank if shown else trackers.segment)(event)).encode()
         at = len(logs[place])
-        logs[place].append(
-            SimpleNamespace(
-                partition=place.partition,
-                offset=at,
-                timestamp=event["ts"],
-                key=b"k",
-                headers=(),
-                value=value,
-            )
-        )
+        logs[place].append((at, event["ts"], b"k", value))
     return logs
 
 
@@ -129,13 +127,20 @@ def settings_in(folder, **keys):
     return load(config)
 
 
+async def forwarder_of(kafka, settings):
+    """A forwarder that reads all partitions of `kafka`."""
+    one = forwarder.Forwarder(settings, Pace())
+    one._reader = kafka
+    await one.on_partitions_assigned(PLACES)
+    return one
+
+
 def test_users_are_in_the_partition_that_any_producer_takes_in_order_of_time(tmp_path):
     events = trackers.stream(7, count=600)
     kafka = Kafka(logs_of(events))
 
     async def turns():
-        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
-        await one.on_partitions_assigned(PLACES)
+        one = await forwarder_of(kafka, settings_in(tmp_path))
         for _ in range(5):
             await one._turn(kafka, kafka)
 
@@ -160,8 +165,7 @@ def test_large_records_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
     kafka.silent.add(PLACES[2])
 
     async def turns():
-        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
-        await one.on_partitions_assigned(PLACES)
+        one = await forwarder_of(kafka, settings_in(tmp_path))
         await one._turn(kafka, kafka)
         assert kafka.rests == set(PLACES[:2])
         assert kafka.done == []
@@ -189,8 +193,7 @@ def test_a_turn_ends_while_the_words_of_others_are_fresh(tmp_path, monkeypatch):
     kafka.commit = slow
 
     async def turns():
-        one = forwarder.Forwarder(settings_in(tmp_path, allowed_lateness="20s"), Pace())
-        await one.on_partitions_assigned(PLACES)
+        one = await forwarder_of(kafka, settings_in(tmp_path, allowed_lateness="20s"))
         for number in range(1, 4):
             await one._turn(kafka, kafka)
             assert sum(isinstance(each, dict) for each in kafka.done) == number
@@ -205,8 +208,7 @@ def test_a_kill_before_a_commit_sends_nothing_again_that_is_late(lateness, tmp_p
     kafka = Kafka(logs_of(events))
 
     async def turns():
-        one = forwarder.Forwarder(settings, Pace())
-        await one.on_partitions_assigned(PLACES)
+        one = await forwarder_of(kafka, settings)
         for _ in range(5):
             await one._turn(kafka, kafka)
 
@@ -239,10 +241,44 @@ def test_a_topic_that_takes_no_event_so_large_is_named(tmp_path):
     kafka.send_batch = refuse
 
     async def turns():
-        one = forwarder.Forwarder(settings_in(tmp_path), Pace())
-        await one.on_partitions_assigned(PLACES)
+        one = await forwarder_of(kafka, settings_in(tmp_path))
         await one._turn(kafka, kafka)
 
     with pytest.raises(RefusedError, match=r"the topic t refuses .* max\.message\.bytes"):
         asyncio.run(turns())
     assert kafka.done == [], "nothing is committed"
+
+
+def test_a_batch_that_cannot_be_read_is_named_and_holds_only_its_partition(tmp_path, monkeypatch):
+    """The others go on when they have waited for it; when it can be read, so does this one."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(forwarder, "time", clock)
+    monkeypatch.setattr(unreadable_batches, "time", clock)
+    events = trackers.stream(7, count=600)
+    kafka = Kafka(logs_of(events))
+    bad = PLACES[2]
+    kafka.silent.add(bad)
+
+    async def turns():
+        one = await forwarder_of(kafka, settings_in(tmp_path, allowed_lateness="1s"))
+        kafka.unreadable[bad] = "offset 0 (it is damaged)"
+        await one._turn(kafka, kafka)
+        assert kafka.unreadable == {}
+        assert bad in kafka.rests
+        assert "partition 0 of done waits before the batch at offset 0" in one.trouble
+        assert all(isinstance(each, dict) or each <= events[0]["ts"] + 500 for each in kafka.done)
+        now[0] += forwarder.HOLD_SECONDS + 1
+        await one._turn(kafka, kafka)
+        assert bad not in kafka.rests, "it is tried again"
+        for _ in range(5):
+            await one._turn(kafka, kafka)
+        sent = [each for each in kafka.done if isinstance(each, int)]
+        assert len(sent) == sum(len(kafka.logs[place]) for place in PLACES[:2])
+        kafka.silent.clear()
+        for _ in range(5):
+            await one._turn(kafka, kafka)
+        assert one.trouble == ""
+
+    asyncio.run(turns())
+    assert sum(isinstance(each, int) for each in kafka.done) == len(events)

@@ -204,6 +204,35 @@ def test_a_source_waits_for_the_schemas_of_its_records(topics, tmp_path):
     assert service.dead_letters(kafka.port, topic) == []
 
 
+def test_a_batch_too_large_to_unpack_is_named_and_can_be_skipped(topics, tmp_path):
+    """It takes no memory, and holds its partition alone."""
+    kafka, _, topic, names, config = topics
+    shown, done = split(trackers.stream(6, count=50))
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"read_memory": 32 << 20}))
+    service.produce(kafka.port, names["shown"], shown)
+    service.produce_large(kafka.port, names["done"], bytes(28 << 20))
+    service.produce(kafka.port, names["done"], done)
+    count = len(log_of(kafka, names["done"])[0])
+    one = Forward(config, tmp_path / "log")
+    try:
+        named = f"partition 0 of {names['done']} waits before the batch at offsets 0 to 0 ("
+        service.wait_for(lambda: one.page("/readyz")[1].startswith(named), 60, "it is named")
+        said = f"partition 0 of {names['done']}: the batch at offsets 0 to 0 ("
+        assert said in one.log.read_text()
+        assert one.page("/readyz")[0] == 503
+        service.truncate(kafka.port, names["done"], 1)
+        service.wait_for(
+            lambda: sum(map(len, log_of(kafka, topic).values())) == len(shown) + len(done),
+            60,
+            "all events",
+        )
+        assert count > 1, "some come after the batch"
+        service.wait_for(lambda: one.page("/readyz") == (200, "ok\n"), 30, "it waits no longer")
+        assert one.end() == 0
+    finally:
+        one.process.kill()
+
+
 @pytest.mark.slow
 def test_a_source_that_is_deleted_is_named_and_the_other_goes_on(topics, tmp_path):
     kafka, _, topic, names, config = topics
