@@ -123,21 +123,29 @@ class _Source:
     def take(self, partition: int, records: RecordLists, decoder: ProfileDecoder) -> int:
         """Map records just read, and let them wait; return how many messages no rule takes."""
         self.read_at = time.monotonic()
-        decoded, mapped = decoder.take(records.values, records.timestamps)
-        made: dict[int, list[tuple[bytes, bytes]]] = {}
-        times: dict[int, int] = {}
+        decoded, mapped = decoder.take(records.values, records.timestamps, with_places=False)
+        events: list[list[tuple[bytes, bytes]]] = [[] for _ in records.values]
+        times = [0] * len(events)
         for event, one, index in zip(decoded.events, mapped, decoded.records, strict=True):
-            made.setdefault(index, []).append((event.user_id.encode(), _ENCODE(one.fields)))
-            times[index] = max(event.ts, times.get(index, 0))
-        rejected = dict(decoded.rejected)
-        for index, (offset, timestamp, key, value) in enumerate(zip(*records[:4], strict=True)):
-            self.time = max(self.time, times.get(index, 0))
-            letter = None
-            if index in rejected:
-                letter = DeadLetter(partition, offset, timestamp, key, value, rejected[index])
+            events[index].append((event.user_id.encode(), _ENCODE(one.fields)))
+            times[index] = max(times[index], event.ts)
+        letters = {
+            index: DeadLetter(
+                partition,
+                records.offsets[index],
+                records.timestamps[index],
+                records.keys[index],
+                records.values[index],
+                rejection,
+            )
+            for index, rejection in decoded.rejected
+        }
+        for index, value in enumerate(records.values):
+            self.time = max(self.time, times[index])
             size = 0 if value is None else len(value)
             self.size += size
-            self.held.append(_Held(self.time, size, offset, timestamp, made.get(index, ()), letter))
+            place = self.time, size, records.offsets[index], records.timestamps[index]
+            self.held.append(_Held(*place, events[index], letters.get(index)))
         return decoded.ignored
 
     def due(self, horizon: float) -> list[_Held]:

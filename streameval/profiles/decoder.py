@@ -40,6 +40,13 @@ _MOST_NAMES: Final = 200
 _MOST_LISTED: Final = 5
 
 
+def _add_times(mapped: Iterable[Mapped], timestamps: Iterable[int]) -> None:
+    """Give events without a time that of their record (ms; negative: none)."""
+    for one, timestamp in zip(mapped, timestamps, strict=True):
+        if timestamp >= 0:
+            one.fields.setdefault("ts", timestamp)
+
+
 def _by_schema(_: bytes, error: str) -> str:
     return f"its schema does not read it: {error or 'it ends early'}"
 
@@ -97,20 +104,19 @@ class ProfileDecoder(EventDecoder):
         self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
     ) -> Decoded:
         """Map the values, and check the events."""
-        return self._taken(values, timestamps)[0]
+        return self.take(values, timestamps, with_places=False)[0]
 
     def take(
-        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None = None
+        self,
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int] | None = None,
+        *,
+        with_places: bool = True,
     ) -> tuple[Decoded, list[Mapped]]:
-        """Decode as `decode_records` does; also return the fields of each event."""
-        decoded, mapped = self._taken(values, timestamps)
-        for one in mapped:
-            one.write_places()
-        return decoded, mapped
+        """Decode as `decode_records` does; also return the fields of each event.
 
-    def _taken(
-        self, values: Sequence[bytes | None], timestamps: Sequence[int] | None
-    ) -> tuple[Decoded, list[Mapped]]:
+        `with_places`: items have their positions also where these only say the order of the items.
+        """
         values = self._with_schemas(values)
         before = self._ignored
         mapped: list[Mapped] = []
@@ -124,9 +130,7 @@ class ProfileDecoder(EventDecoder):
                 mapped += found
                 records += [index] * len(found)
         if timestamps is not None and self.mapping.profile.record_time:
-            for one, index in zip(mapped, records, strict=True):
-                if timestamps[index] >= 0:
-                    one.fields.setdefault("ts", timestamps[index])
+            _add_times(mapped, map(timestamps.__getitem__, records))
         self.near_misses.look(mapped)
         decoded = [
             self._decoded(one, index, rejected) for one, index in zip(mapped, records, strict=True)
@@ -139,6 +143,9 @@ class ProfileDecoder(EventDecoder):
             kept = [at for at, index in enumerate(records) if index not in rejected]
             decoded, records = [decoded[at] for at in kept], [records[at] for at in kept]
             mapped = [mapped[at] for at in kept]
+        if with_places:
+            for one in mapped:
+                one.write_places()
         self.mapped += len(decoded)
         ignored = self._ignored - before
         return Decoded(decoded, records, sorted(rejected.items()), ignored), mapped
