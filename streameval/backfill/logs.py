@@ -75,9 +75,7 @@ def of_topic(settings: Settings, extents: Sequence[Extent]) -> list[Log]:
 
 
 def _records(settings: Settings, extent: Extent, begin: int) -> Generator[Records, None, None]:
-    client = client_arguments(settings)
-    found = records_of(client, settings.topic, extent.partition, begin, extent.end)
-    with closing(found):
+    with closing(records_of(settings, extent.partition, begin, extent.end)) as found:
         for lists in found:
             yield Records(lists.offsets, lists.values, lists.timestamps)
 
@@ -95,7 +93,7 @@ async def _find_topic(settings: Settings, since: int) -> Topic:
     found = await admin.extents(client, name)
     if not found:
         raise InputError(f"topic: {settings.kafka} has no topic {name}: name the one with events")
-    async with open_range_reader(client, name) as topic:
+    async with open_range_reader(settings) as topic:
         identity = await topic.identity()
         # An accepted event is at most so much later than its record.
         first = max(0, since - settings.max_clock_skew)

@@ -30,7 +30,6 @@ from streameval.core.events import Event, EventDecoder
 from streameval.files.locations import reaching, require_name
 from streameval.files.snapshots import Manifest, PartFacts, facts_of
 from streameval.kafka.range_reader import RangeReader, open_range_reader, records_of
-from streameval.kafka.security import client_arguments
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
@@ -147,7 +146,7 @@ async def _choose(
     if not parts:
         return "nothing was counted yet"
     ends = {number: part["users_end"] for number, part in parts.items()}
-    async with open_range_reader(client_arguments(settings), settings.topic) as topic:
+    async with open_range_reader(settings) as topic:
         identity = await topic.identity()
         names = {(part["cluster_id"], part["topic_id"]) for part in parts.values()}
         if identity is None or names != {(identity.cluster_id, identity.topic_id)}:
@@ -286,5 +285,5 @@ def _log(
 
 def _records(settings: Settings, number: int, begin: int, end: int) -> Iterator[Records]:
     decoder = settings.decoder()
-    for lists in records_of(client_arguments(settings), settings.topic, number, begin, end):
+    for lists in records_of(settings, number, begin, end):
         yield list(decode(lists.values, lists.timestamps, decoder, lists.offsets))

@@ -9,15 +9,19 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
-from streameval.kafka.admin import Client, our_errors
+from streameval.kafka.admin import our_errors
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
 from streameval.kafka.records import LogIdentity, RecordLists
+from streameval.kafka.security import client_arguments
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
 
 REQUEST_MS: Final = 10_000
 FETCH_SECONDS: Final = 0.5
@@ -59,13 +63,16 @@ class RangeReader:
 
         Raises `UnreachableError` where they stop coming.
         """
+        source = self._source
         topic_partition = TopicPartition(self._topic, partition)
         self._consumer.assign([topic_partition])
         self._consumer.seek(topic_partition, begin)
         give_up = time.monotonic() + SILENCE_SECONDS
         # The position also counts offsets without a record of a compacted or transactional log.
         while await self._consumer.position(topic_partition) < end:
-            found = (await self._source.read(FETCH_SECONDS, FETCH_RECORDS)).get(topic_partition, ())
+            if source.asked is not None:  # nobody else has a large batch unpacked
+                source.allow(source.asked)
+            found = (await source.read(FETCH_SECONDS, FETCH_RECORDS)).get(topic_partition, ())
             for lists in found:
                 inside = sum(offset < end for offset in lists.offsets)
                 if inside:
@@ -77,15 +84,18 @@ class RangeReader:
             if found:
                 give_up = time.monotonic() + SILENCE_SECONDS
             elif time.monotonic() > give_up:
+                batch = source.unreadable.get(topic_partition)
+                why = f": the batch at {batch} cannot be read" if batch else ""
                 raise UnreachableError(
                     f"partition {partition} of {self._topic} gave nothing for"
-                    f" {SILENCE_SECONDS:.0f} s"
+                    f" {SILENCE_SECONDS:.0f} s{why}"
                 )
 
 
 @asynccontextmanager
-async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeReader]:
-    """Open a consumer on a topic; raises like every call of `admin`."""
+async def open_range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
+    """Open a consumer on the topic of the settings; raises like every call of `admin`."""
+    client, topic = client_arguments(settings), settings.topic
     with our_errors(client):
         consumer = AIOKafkaConsumer(
             **client,
@@ -100,19 +110,19 @@ async def open_range_reader(client: Client, topic: str) -> AsyncIterator[RangeRe
             await consumer.start()
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
-            source = open_source(consumer, client, topic)
+            source = open_source(consumer, client, topic, settings.read_memory)
             yield RangeReader(consumer, source, topic)
         finally:
             await (stop(consumer) if source is None else source.stop())
 
 
 def records_of(
-    client: Client, topic: str, partition: int, begin: int, end: int
+    settings: Settings, partition: int, begin: int, end: int
 ) -> Generator[RecordLists, None, None]:
     """Yield records as `RangeReader.read`; the consumer lives as long as the generator."""
 
     async def read() -> AsyncGenerator[RecordLists, None]:
-        async with open_range_reader(client, topic) as reader:
+        async with open_range_reader(settings) as reader:
             async for lists in reader.read(partition, begin, end):
                 yield lists
 

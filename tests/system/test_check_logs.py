@@ -24,6 +24,7 @@ HORIZON = Definition().horizon
 SKEW = Definition().max_clock_skew
 MINUTE = 60_000
 SETTINGS = Settings(topic="t")
+BUDGET = 32 << 20
 
 
 class FakeTopic:
@@ -242,7 +243,7 @@ def read_again(topic, begin, end, ask=None):
 
     async def read():
         async with range_reader.open_range_reader(
-            {"bootstrap_servers": kafka.address}, topic
+            Settings(kafka=kafka.address, topic=topic, read_memory=BUDGET)
         ) as log:
             if ask is not None:
                 return await ask(log)
@@ -293,10 +294,27 @@ def test_a_log_that_gives_nothing_is_given_up(monkeypatch):
         read_again(topic, 0, 5)
 
 
+@pytest.mark.servers
+def test_a_large_batch_is_read_and_one_that_does_not_fit_is_named(monkeypatch):
+    """Some KB that are 12 MiB, and 28; a batch may have 14 MiB of the least budget."""
+    kafka, topic = servers.shared_kafka(), servers.unique()
+    service.create_topic(kafka.port, topic, 1)
+    for size in (12 << 20, 28 << 20):
+        service.produce_large(kafka.port, topic, bytes(size))
+        service.produce(kafka.port, topic, [(b"u", b"after")])
+    (large, *_), (_, value) = read_again(topic, 0, 2)
+    assert (large, value) == (0, b"after")
+    monkeypatch.setattr(range_reader, "SILENCE_SECONDS", 1.0)
+    with pytest.raises(
+        UnreachableError, match=r"gave nothing for 1 s: the batch at offsets 2 to 2"
+    ):
+        read_again(topic, 0, 4)
+
+
 def test_where_no_broker_answers_it_is_unreachable():
     async def ask():
-        client = {"bootstrap_servers": f"127.0.0.1:{servers.free_port()}"}
-        async with range_reader.open_range_reader(client, "t") as log:
+        settings = Settings(kafka=f"127.0.0.1:{servers.free_port()}", topic="t")
+        async with range_reader.open_range_reader(settings) as log:
             assert isinstance(log, RangeReader)
 
     with pytest.raises(UnreachableError, match="does not answer"):
