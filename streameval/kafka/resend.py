@@ -8,6 +8,7 @@ second one ends the first before it reads the marks.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -15,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.kafka.admin import our_errors, partitions
 from streameval.kafka.dead_letters import FORMS
@@ -26,6 +27,8 @@ RESENT: Final = "resent"
 # Letters in a transaction.
 _TOGETHER: Final = 1_000
 _FETCH_MS: Final = 500
+# A topic that gives nothing for so long, before its end, has nobody who serves it.
+SILENCE_SECONDS: Final = 30.0
 _TIMEOUT_MS: Final = 60_000
 
 
@@ -93,8 +96,18 @@ async def read(
             places = [TopicPartition(topic, number) for number in range(count)]
             ends = await consumer.end_offsets(places)
             consumer.assign(places)
+            heard = time.monotonic()
             while places:
-                for records in (await consumer.getmany(timeout_ms=_FETCH_MS)).values():
+                found = await consumer.getmany(timeout_ms=_FETCH_MS)
+                if found:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > SILENCE_SECONDS:
+                    numbers = ", ".join(str(each.partition) for each in places)
+                    raise UnreachableError(
+                        f"partitions {numbers} of {topic} gave nothing for {SILENCE_SECONDS:.0f} s:"
+                        " do all brokers run?"
+                    )
+                for records in found.values():
                     for record in records:
                         letter = _letter(record, resent, most)
                         if letter is not None and wanted(letter):

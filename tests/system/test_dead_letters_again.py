@@ -9,9 +9,10 @@ import pytest
 import servers
 import service
 import trackers
+from aiokafka import AIOKafkaConsumer
 from test_profiles_registry import answers
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.kafka import resend as resending
 from streameval.kafka.records import SCHEMA_HEADER
 
@@ -221,3 +222,18 @@ def test_a_missing_topic_is_named(servers_and_topic):
     done = command(worker)
     assert done.returncode == 2
     assert f"the topic {topic}.none does not exist: nothing was rejected" in done.stderr
+
+
+def test_letters_that_do_not_come_are_given_up(servers_and_topic, monkeypatch):
+    """The end lies beyond what there is: as if nobody served the rest."""
+    kafka, _, topic = servers_and_topic
+    letters_of(kafka, topic, b"{}", source=topic)
+    ends = AIOKafkaConsumer.end_offsets
+
+    async def beyond(consumer, places):
+        return {place: end + 1 for place, end in (await ends(consumer, places)).items()}
+
+    monkeypatch.setattr(AIOKafkaConsumer, "end_offsets", beyond)
+    monkeypatch.setattr(resending, "SILENCE_SECONDS", 1.0)
+    with pytest.raises(UnreachableError, match=rf"0 of {topic}\.dead-letter gave nothing for 1 s"):
+        asyncio.run(resending.read(client(kafka), f"{topic}.dead-letter", EVERY[0], most=9))
