@@ -16,13 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from streameval.stats.confidence_sequences import (
-    FLOOR,
-    FLOOR_UNEQUAL,
-    UNEQUAL,
-    burn_in,
-    radius,
-)
+from streameval.stats.confidence_sequences import FLOOR, FLOOR_UNEQUAL, UNEQUAL, burn_in, radius
 from streameval.stats.intervals import Moments, normal
 from streameval.stats.sample_ratio import log_evidence
 

@@ -24,14 +24,7 @@ from streameval.base.instants import instant
 from streameval.cli import check
 from streameval.cli.backfill import EPILOG as BACKFILL_EPILOG
 from streameval.cli.backfill import backfill
-from streameval.cli.common import (
-    Config,
-    Json,
-    print_json,
-    refuse_future,
-    run_async,
-    settings_of,
-)
+from streameval.cli.common import Config, Json, print_json, refuse_future, run_async, settings_of
 from streameval.cli.compare import EPILOG as COMPARE_EPILOG
 from streameval.cli.compare import PLAN_EPILOG, compare, plan
 from streameval.cli.dead_letters import EPILOG as DEAD_LETTERS_EPILOG

@@ -9,13 +9,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from streameval.base.durations import Duration, format_duration, parse_duration
-from streameval.base.limits import (
-    MAX_DURATION,
-    MAX_GAIN,
-    MAX_LABEL_LENGTH,
-    MAX_PANES,
-    MAX_VALUE,
-)
+from streameval.base.limits import MAX_DURATION, MAX_GAIN, MAX_LABEL_LENGTH, MAX_PANES, MAX_VALUE
 from streameval.core.definition import Positive, ValueRule
 
 LONGEST = format_duration(MAX_DURATION)

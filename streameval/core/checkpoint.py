@@ -43,13 +43,7 @@ from streameval.core.fingerprint import describe, refuse_other_definition
 from streameval.core.marks import NEVER
 from streameval.core.partition import Partition
 from streameval.core.pending import PendingRecord
-from streameval.core.slate import (
-    Slate,
-    SlateDetails,
-    SlateIdentity,
-    SlateRecord,
-    record_identity,
-)
+from streameval.core.slate import Slate, SlateDetails, SlateIdentity, SlateRecord, record_identity
 from streameval.core.windows.panes import Pane, Windows
 from streameval.core.windows.tables import Table
 

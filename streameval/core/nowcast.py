@@ -21,13 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from streameval.base.arrays import Ints
-from streameval.base.limits import (
-    CLUSTERS,
-    DELAY_BUCKETS,
-    MICRO,
-    MIN_DELAYS,
-    MIN_SEGMENT_DELAYS,
-)
+from streameval.base.limits import CLUSTERS, DELAY_BUCKETS, MICRO, MIN_DELAYS, MIN_SEGMENT_DELAYS
 from streameval.core.definition import Definition
 from streameval.core.delays import ArrivalCurve, delay_edges
 from streameval.core.merged_segments import Grouping, totals_of

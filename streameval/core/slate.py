@@ -12,14 +12,7 @@ from streameval.base.limits import MAX_ITEMS, MAX_LOGGED_FEEDBACK, MAX_SHARED_IT
 from streameval.base.scaled import scale
 from streameval.core.events import ImpressionEvent, SlateEvent
 from streameval.core.list_shapes import Hits, ListShape
-from streameval.core.marks import (
-    NEVER,
-    LoggedFeedback,
-    Marks,
-    StoredMarks,
-    from_stored,
-    to_stored,
-)
+from streameval.core.marks import NEVER, LoggedFeedback, Marks, StoredMarks, from_stored, to_stored
 from streameval.core.metrics import RelevantItems, order_ranks
 
 POSITION_BITS: Final = 10

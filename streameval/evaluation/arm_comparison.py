@@ -17,11 +17,7 @@ from streameval.evaluation.answer import Note
 from streameval.evaluation.arms import Arms, offline_metrics, overlaps, rate_kind
 from streameval.evaluation.compared import Compared, require_arms
 from streameval.evaluation.readers.outcomes import files_of, record_batches
-from streameval.experiments.left_out import (
-    without_arm,
-    without_arm_sentence,
-    without_arm_warning,
-)
+from streameval.experiments.left_out import without_arm, without_arm_sentence, without_arm_warning
 from streameval.experiments.past import Past, Served
 from streameval.experiments.scorecard import judges_of, treatments_of
 from streameval.files.snapshots import manifest_of

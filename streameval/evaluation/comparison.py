@@ -33,15 +33,7 @@ from streameval.evaluation.arms import (
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.paired import Models, compare_models
-from streameval.evaluation.request import (
-    FILES,
-    LABELS,
-    PREDICTIONS,
-    QRELS,
-    RATINGS,
-    RUN,
-    Given,
-)
+from streameval.evaluation.request import FILES, LABELS, PREDICTIONS, QRELS, RATINGS, RUN, Given
 from streameval.experiments.scorecard import treatments_of
 from streameval.experiments.words import cap_remark, uncapped_metrics
 from streameval.files.locations import require_name

@@ -34,13 +34,7 @@ from streameval.evaluation.request import Given
 from streameval.stats import exact_sums
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.experiments import Rules, Scored, compare_arms
-from streameval.stats.intervals import (
-    ENOUGH_USERS,
-    Arm,
-    interval,
-    linear_count,
-    share_interval,
-)
+from streameval.stats.intervals import ENOUGH_USERS, Arm, interval, linear_count, share_interval
 
 DEFAULT: Final = tuple(f"{metric.name}@10" for metric in RANKING)
 """The figures of ranked lists where nothing is asked for: the stream's metrics."""

@@ -10,12 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from streameval.base.limits import OTHER
 from streameval.core.definition import Definition
-from streameval.core.experiments.metrics import (
-    ExperimentMetric,
-    metrics_of,
-    named_rows,
-    ratio_rows,
-)
+from streameval.core.experiments.metrics import ExperimentMetric, metrics_of, named_rows, ratio_rows
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers
 from streameval.experiments.judge import Judge

@@ -23,14 +23,7 @@ from streameval.stats.confidence_sequences import (
     radius,
     watch,
 )
-from streameval.stats.intervals import (
-    Arm,
-    Interval,
-    Rate,
-    difference,
-    interval,
-    rate_difference,
-)
+from streameval.stats.intervals import Arm, Interval, Rate, difference, interval, rate_difference
 
 # The smallest relative difference that is worth waiting for, unless the caller names one.
 LIFT: Final = 0.01

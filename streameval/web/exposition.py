@@ -19,11 +19,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import (
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString

@@ -10,13 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from clean_service import (
-    MINUTE,
-    SPECIFICATION,
-    clean,
-    encoded,
-    stream,
-)
+from clean_service import MINUTE, SPECIFICATION, clean, encoded, stream
 from default_events import DIMENSIONS
 from test_metric_regression import experiment
 from typer.testing import CliRunner

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.limits import MAX_MEMOISED_ROWS, NANO, SCORE_SLICE
-from streameval.core.metrics import (
-    METRICS,
-    RANKING,
-    RATES,
-    Lists,
-    Scorer,
-    nano,
-    order_ranks,
-)
+from streameval.core.metrics import METRICS, RANKING, RATES, Lists, Scorer, nano, order_ranks
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "ranking_golden.json"
 

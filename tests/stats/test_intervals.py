@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 from streameval.base.limits import CLUSTERS
 from streameval.stats.bootstrap import user_hashes, weights
 from streameval.stats.cluster_sums import ClusterSums, ratio_arm, stderrs
-from streameval.stats.confidence_sequences import (
-    compare,
-    mixing,
-    radius,
-    units_needed,
-)
+from streameval.stats.confidence_sequences import compare, mixing, radius, units_needed
 from streameval.stats.experiments import Rules, compare_ratios
 from streameval.stats.intervals import (
     LEVEL,

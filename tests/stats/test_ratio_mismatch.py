@@ -8,11 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval.base.errors import InputError
-from streameval.stats.sample_ratio import (
-    log_evidence,
-    ratio_mismatch,
-    shares,
-)
+from streameval.stats.sample_ratio import log_evidence, ratio_mismatch, shares
 
 EVEN = {"A": 1, "B": 1}
 

@@ -19,13 +19,7 @@ from streameval.core.windows.cells import cluster_of
 from streameval.store import redis_servers
 from streameval.store import redis_store as store_module
 from streameval.store.redis_store import RedisStateStore
-from streameval.store.stored_values import (
-    Applied,
-    CheckpointWrite,
-    Commit,
-    Fenced,
-    parse_arm_users,
-)
+from streameval.store.stored_values import Applied, CheckpointWrite, Commit, Fenced, parse_arm_users
 
 pytestmark = pytest.mark.servers
 NOW = 1_700_000_000_000

@@ -21,13 +21,7 @@ import test_exposition
 from streameval.base.durations import utc
 from streameval.base.limits import ALL
 from streameval.core.definition import Definition
-from streameval.experiments.words import (
-    beside_sentences,
-    remarks,
-    sentences,
-    warnings,
-    with_beside,
-)
+from streameval.experiments.words import beside_sentences, remarks, sentences, warnings, with_beside
 from streameval.web import overview, pages
 from streameval.web.static_files import CHARTS, STATIC
 from streameval.web.status import PartitionStatus

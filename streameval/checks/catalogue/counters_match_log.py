@@ -17,14 +17,7 @@ from pydantic import Field
 from streameval.base.counts import count_of
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.checks.evidence import Counters, Evidence, Log, Snapshot
-from streameval.checks.recount import (
-    Part,
-    Recounted,
-    Sample,
-    collect,
-    recount,
-    uncertain,
-)
+from streameval.checks.recount import Part, Recounted, Sample, collect, recount, uncertain
 from streameval.checks.result import (
     Check,
     CheckSettings,

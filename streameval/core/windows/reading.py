@@ -13,13 +13,7 @@ from streameval.base.limits import CLUSTERS
 from streameval.core.merged_segments import Grouping, Users, WithTotals
 from streameval.core.windows.aggregate import Active, CellAggregate, SegmentAggregate
 from streameval.core.windows.panes import Basis, Windows
-from streameval.core.windows.tables import (
-    CellTotals,
-    SegmentTotals,
-    SparseTotals,
-    Totals,
-    runs,
-)
+from streameval.core.windows.tables import CellTotals, SegmentTotals, SparseTotals, Totals, runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,7 @@ from streameval.evaluation.readers.outcomes import (
 )
 from streameval.evaluation.readers.ranked_tables import refuse_seen
 from streameval.evaluation.readers.rating_tables import load_pairs, rated_users
-from streameval.evaluation.request import (
-    EXCLUDE_SEEN,
-    FILES,
-    PREDICTIONS,
-    RATINGS,
-    RELEVANT,
-    Given,
-)
+from streameval.evaluation.request import EXCLUDE_SEEN, FILES, PREDICTIONS, RATINGS, RELEVANT, Given
 from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files.tables import connect

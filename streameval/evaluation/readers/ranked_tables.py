@@ -32,12 +32,7 @@ from streameval.core.metrics.auc import ranks_by_score
 from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import ROWS, Advance, Batch, Judged, counts_of, judged_of
 from streameval.evaluation.readers.item_tables import load_interactions
-from streameval.evaluation.readers.matching import (
-    Side,
-    part_note,
-    refuse_several,
-    require_common,
-)
+from streameval.evaluation.readers.matching import Side, part_note, refuse_several, require_common
 from streameval.evaluation.readers.outcomes import checksums_of, segments_by
 from streameval.evaluation.units import BY, dimensions
 from streameval.files.arrow_arrays import column, numbers
