@@ -1,7 +1,8 @@
 """Every query of every dashboard, and the gates of releases, on real Prometheus, Kafka and Redis.
 
-Two workers read a stream in which variant B is better, and lists of every kind come. Prometheus
-scrapes both and evaluates the rules of deploy/, in which an hour lasts some seconds here.
+Two workers read a stream in which variant B is better, and lists of every kind come. `streameval
+forward` reads the same from another topic. Prometheus scrapes all, and evaluates the rules of
+deploy/, in which an hour lasts some seconds here.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import sys
 import threading
 import zlib
 from collections import Counter
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import chain, product
 from urllib.parse import urlencode
@@ -24,6 +26,7 @@ import service
 import yaml
 from aiokafka import AIOKafkaProducer
 from test_dashboards import BOARDS, board, each_board, queries_of, variables_of
+from test_forward import Forward
 
 from streameval.cli import dashboards
 from streameval.cli.rules import rules as prometheus_rules
@@ -145,10 +148,16 @@ class Stream:
                 while waiting and waiting[0]["ts"] < ts:
                     key, value = record(waiting.pop(0))
                     await producer.send(self._topic, value, key=key)
+                    await producer.send(other(self._topic), value)
                 await producer.send(self._topic, b"not json", key=b"u1")
                 await asyncio.sleep(0.25)
         finally:
             await producer.stop()
+
+
+def other(topic):
+    """The topic of the same events with another key."""
+    return f"{topic}.other"
 
 
 def record(event):
@@ -182,11 +191,28 @@ class Prometheus:
             raise AssertionError(f"{late}; scraped: {scrapes}") from None
 
 
-def configuration(rules, workers):
-    targets = [f"127.0.0.1:{worker.port}" for worker in workers]
+def configuration(rules, ports):
+    targets = [f"127.0.0.1:{port}" for port in ports]
     scraped = {"job_name": "streameval", "static_configs": [{"targets": targets}]}
     often = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     return json.dumps({"global": often, "rule_files": [str(rules)], "scrape_configs": [scraped]})
+
+
+@contextmanager
+def forwarding(kafka, redis, topic, folder):
+    """`streameval forward` on the other topic, and its port."""
+    port, copy, config = servers.free_port(), f"{topic}.copy", folder / "forward.yaml"
+    for name in (other(topic), copy):
+        service.create_topic(kafka.port, name, 1)
+    where = {"kafka": kafka.address, "redis": redis.url, "topic": copy, "group": copy}
+    sources = [{"topic": other(topic), "profile": "native"}]
+    config.write_text(json.dumps(where | {"listen": f"127.0.0.1:{port}", "forward": sources}))
+    one = Forward(config, folder / "forward.log")
+    try:
+        yield port
+        assert one.end() == 0
+    finally:
+        one.process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -214,8 +240,11 @@ def scene(tmp_path_factory):
         for worker in workers:
             service.wait_for(lambda worker=worker: worker.page("/healthz"), 120, "pages are served")
         with (
+            forwarding(kafka, redis, topic, root) as port,
             Stream(kafka, topic, root / "snapshots"),
-            servers.prometheus(configuration(rules, workers)) as running,
+            servers.prometheus(
+                configuration(rules, [port, *(worker.port for worker in workers)])
+            ) as running,
         ):
             yield Prometheus(running.address), workers
 
