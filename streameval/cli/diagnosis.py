@@ -6,20 +6,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from streameval.base.counts import count_of
 from streameval.base.durations import UNITS, format_duration
 from streameval.base.errors import InputError, StreamevalError, UnusableStateError
 from streameval.base.nearest import nearest
-from streameval.core.events import Event, FeedbackEvent, Rejection
+from streameval.core.events import Decoded, Event, EventDecoder, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
 from streameval.core.foreign_formats import format_of, sentence_on
 from streameval.kafka.admin import CLEANUP_POLICY, compacts, creation
 
 if TYPE_CHECKING:
     from streameval.config.load import Settings
+    from streameval.config.settings import ForwardSettings
     from streameval.kafka.admin import Cluster, Extent, Sampled
     from streameval.store.stored_values import Facts, Stored
 
@@ -80,6 +81,13 @@ def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
     return findings
 
 
+def missing_source(topic: str, topics: Iterable[str]) -> Finding:
+    """Make the finding of a topic of `forward` that is not among `topics`: it needs all."""
+    near = nearest(topic, topics)
+    cure = f"if {near[0]} is meant, correct `forward`" if near else "correct `forward`"
+    return failed(f"forward {topic}", f"{topic} {_ABSENT}", cure, InputError.exit_code)
+
+
 def _judge_replicas(topic: str, dead_letters: str, replicas: Mapping[str, int]) -> Finding:
     """Judge whether dead letters have as many replicas as events; fewer may hold up partitions."""
     check, has, wanted = "dead letters", replicas[dead_letters], replicas.get(topic, 0)
@@ -135,22 +143,14 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
     """Judge whether sampled records are events, keyed by their user, with clocks that agree."""
     if not records:
         return [Finding("events", "warn", f"{settings.topic} holds no record yet")]
-    # Decode without the records' timestamps: a wrong clock is a finding of its own.
-    values = [record.value for record in records]
     decoder = settings.decoder()
-    events, numbers, rejected, _ = decoder.decode_records(values)
-    kept = [records[index] for index in numbers]
+    findings, decoded = _judge_messages(decoder, settings.profile or "", records)
+    events, kept = decoded.events, [records[index] for index in decoded.records]
     newest = max(record.timestamp for record in records)
     return [
-        _judge_decoding(
-            len(records), [(values[index], rejection) for index, rejection in rejected]
-        ),
-        *(
-            Finding("fields", "warn", line, "correct the producer, or ignore this line")
-            # (Of many records the first has lines of the second.)
-            for line in dict.fromkeys((*decoder.fresh(), *decoder.near_misses.absent()))
-        ),
-        *_judge_profile(settings, decoder.said_ignored(), mapped=len(events)),
+        *findings,
+        # (Of many records the first has lines of the second.)
+        *_judge_fields(dict.fromkeys((*decoder.fresh(), *decoder.near_misses.absent()))),
         _judge_keys(kept, events),
         _judge_event_clocks(settings, kept, events),
         *_judge_values(settings, events),
@@ -162,10 +162,49 @@ def judge_records(settings: Settings, records: Sequence[Sampled], now: int) -> l
     ]
 
 
-def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection]]) -> Finding:
+def judge_messages_of(
+    settings: Settings, source: ForwardSettings, records: Sequence[Sampled]
+) -> list[Finding]:
+    """Judge whether sampled records of a topic of `forward` become events."""
+    check = f"forward {source.topic}"
+    if not records:
+        return [Finding(check, "warn", f"{source.topic} holds no record yet")]
+    decoder = settings.decoder_by(source.profile)
+    findings, _ = _judge_messages(decoder, source.profile, records)
+    # A kind of feedback that is not here may come from another topic.
+    findings += _judge_fields(decoder.fresh())
+    return [finding._replace(check=check) for finding in findings]
+
+
+def _judge_messages(
+    decoder: EventDecoder, profile: str, records: Sequence[Sampled]
+) -> tuple[list[Finding], Decoded]:
+    """Judge whether records become events; return these too."""
+    # Decode without the records' timestamps: a wrong clock is a finding of its own.
+    values = [record.value for record in records]
+    decoded = decoder.decode_records(values)
+    rejected = [(values[index], rejection) for index, rejection in decoded.rejected]
+    ignored = decoder.said_ignored()
+    findings = [
+        _judge_decoding(len(records), rejected, are_events=not ignored),
+        *_judge_profile(profile, ignored, mapped=len(decoded.events)),
+    ]
+    return findings, decoded
+
+
+def _judge_fields(lines: Iterable[str]) -> Iterator[Finding]:
+    for line in lines:
+        yield Finding("fields", "warn", line, "correct the producer, or ignore this line")
+
+
+def _judge_decoding(
+    count: int, rejected: Sequence[tuple[bytes | None, Rejection]], *, are_events: bool
+) -> Finding:
+    """Judge how many records are rejected; `are_events`: no rule ignores one of the others."""
     check = "events"
     if not rejected:
-        return Finding(check, "ok", f"the last {count:,} records are events")
+        kept = "are events" if are_events else "have none that is rejected"
+        return Finding(check, "ok", f"the last {count:,} records {kept}")
     reasons = Counter(rejection.reason for _, rejection in rejected)
     named = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
     message = f"of the last {count:,} records {named} (the first: {rejected[0][1].detail})"
@@ -177,11 +216,11 @@ def _judge_decoding(count: int, rejected: Sequence[tuple[bytes | None, Rejection
     return Finding(check, "warn", message, cure)
 
 
-def _judge_profile(settings: Settings, ignored: str, *, mapped: int) -> Iterator[Finding]:
+def _judge_profile(profile: str, ignored: str, *, mapped: int) -> Iterator[Finding]:
     """Name the messages that no rule of the profile takes, if there are any."""
     if not ignored:
         return
-    message = f"{settings.profile}: {ignored}"
+    message = f"{profile}: {ignored}"
     if mapped:
         yield Finding("profile", "ok", message)
     else:

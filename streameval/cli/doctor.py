@@ -1,7 +1,8 @@
 """`streameval doctor`: common faults, each with its name and its cure.
 
 1. The configuration loads; without it nothing else makes sense.
-2. Kafka: it answers and has the topics; the broker or producers stamp the records' time.
+2. Kafka: it answers and has the topics, also those of `forward`, whose records become events; the
+   broker or producers stamp the records' time.
 3. The last records of the topic: they are events, keyed by their user, with clocks that agree, and
    name the arms of the experiments.
 4. Redis: it answers, evicts no keys, keeps them over a restart, and its clock is right.
@@ -24,11 +25,13 @@ from streameval.cli.diagnosis import (
     Log,
     failed,
     judge_cluster,
+    judge_messages_of,
     judge_policy,
     judge_records,
     judge_redis,
     judge_stored,
     judge_timestamps,
+    missing_source,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +76,12 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
     try:
         cluster = await admin.cluster(client)
         findings += judge_cluster(settings, cluster)
+        for source in settings.forward:
+            if source.topic in cluster.topics:
+                _, records = await admin.sample(client, source.topic, SAMPLE)
+                findings += judge_messages_of(settings, source, records)
+            else:
+                findings.append(missing_source(source.topic, cluster.topics))
         if settings.topic not in cluster.topics:
             return None
         topic = await admin.topic_settings(client, settings.topic)

@@ -389,6 +389,28 @@ def test_topic_absent():
 
 
 @pytest.mark.servers
+def test_topics_of_forward_are_judged_each_by_its_profile():
+    kafka, redis = servers.shared_kafka(), servers.shared_redis()
+    call = {"event": "Product Clicked", "timestamp": "2026-11-01T12:00:00Z", "userId": "u1"}
+    value = json.dumps(call | {"type": "track", "properties": {"product_id": "i1"}}).encode()
+    topic = topic_with(kafka.address)
+    good, wrong, empty = (
+        topic_with(kafka.address, *[(b"k", value, now())] * count) for count in (3, 3, 0)
+    )
+    named = {good: "segment", wrong: "ubi", f"{empty}x": "segment", empty: "segment"}
+    sources = [{"topic": name, "profile": profile} for name, profile in named.items()]
+    keys = {"kafka": kafka.address, "redis": redis.url, "topic": topic}
+    findings, code = doctor(**keys, forward=json.dumps(sources))
+    assert code == 2
+    of = {name: findings[f"forward {name}"] for name in named}
+    assert [each["level"] for each in of.values()] == ["ok", "fail", "fail", "warn"]
+    assert of[good]["message"] == "the last 3 records are events"
+    assert "no record becomes an event; ubi: no rule takes 3 " in of[wrong]["message"]
+    assert of[f"{empty}x"]["cure"] == f"if {empty} is meant, correct `forward`"
+    assert of[empty]["message"] == f"{empty} holds no record yet"
+
+
+@pytest.mark.servers
 def test_redis_absent():
     kafka = servers.shared_kafka()
     topic = topic_with(kafka.address)
