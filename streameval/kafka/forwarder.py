@@ -38,6 +38,7 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
+from streameval.base.counts import count_of
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
@@ -118,6 +119,7 @@ class _Source:
         self.held: deque[_Held] = deque()
         self.size = 0
         self.time = 0
+        self.next: int | None = None  # the offset to read next, once it is known
         self.read_at = time.monotonic()
 
     def take(self, partition: int, records: RecordLists, decoder: ProfileDecoder) -> int:
@@ -331,19 +333,29 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         waiting = any(source.held for source in self._sources.values())
         read = await reader.read(_STEP_SECONDS if waiting else _FETCH_SECONDS, _RECORDS)
         for place, parts in read.items():
-            decoder = self._decoders[place.topic]
-            for records in parts if place in self._sources else ():
-                unready = decoder.unready(records.values)
-                if self._waiting.holds(place.topic, unready):
-                    consumer.seek(place, records.first)
-                    break
-                ignored = self._sources[place].take(place.partition, records, decoder)
-                self._counts[place.topic]["ignored"] += ignored
-                self._unreadable.read_on(place)
+            await self._take(consumer, place, parts)
         for place, batch in reader.unreadable.items():
             if place in self._sources:
                 self._unreadable.hold(place, batch)
         reader.unreadable.clear()
+
+    async def _take(
+        self, consumer: AIOKafkaConsumer, place: TopicPartition, parts: Sequence[RecordLists]
+    ) -> None:
+        """Map records of a partition and let them wait, unless their schemas are missing."""
+        decoder, source = self._decoders[place.topic], self._sources.get(place)
+        if source is None or not parts:
+            return
+        await self._look_for_lost(consumer, place, source, parts[0].first)
+        if self._sources.get(place) is not source:  # the partition has gone meanwhile
+            return
+        for records in parts:
+            if self._waiting.holds(place.topic, decoder.unready(records.values)):
+                consumer.seek(place, records.first)
+                return
+            source.next = records.beyond
+            self._counts[place.topic]["ignored"] += source.take(place.partition, records, decoder)
+            self._unreadable.read_on(place)
 
     def _due(self, horizon: float) -> dict[TopicPartition, list[_Held]]:
         """Take records up to a time, and of them no more than what one commit may cover."""
@@ -418,6 +430,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             if end is None:
                 end = (await consumer.end_offsets([place]))[place]
             at = await consumer.position(place)
+            await self._look_for_lost(consumer, place, source, at)
             self._lags[place] = max(0, end - at)
             if at >= end:
                 source.read_at = time.monotonic()
@@ -430,6 +443,25 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             if silent > HOLD_SECONDS:
                 return _NOTHING, float("inf")
         return front, source.time
+
+    async def _look_for_lost(
+        self, consumer: AIOKafkaConsumer, place: TopicPartition, source: _Source, at: int
+    ) -> None:
+        """Tell of records that Kafka deleted before they were read, where reading goes on `at`."""
+        before = await consumer.committed(place) if source.next is None else source.next
+        source.next = at
+        if before is None or before >= at:
+            return
+        # Most jumps are markers of transactions.
+        lost = (await consumer.beginning_offsets([place]))[place] - before
+        if lost > 0:
+            self._counts[place.topic]["lost"] += lost
+            log.error(
+                "partition %d of %s: %s were deleted before they were read: raise its retention",
+                place.partition,
+                place.topic,
+                count_of(lost, "record"),
+            )
 
     async def _send(
         self,

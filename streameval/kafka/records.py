@@ -51,6 +51,11 @@ class RecordLists(NamedTuple):
         """The first offset of these records and runs."""
         return min([*self.offsets[:1], *(begin for begin, _ in self.missing[:1])])
 
+    @property
+    def beyond(self) -> int:
+        """The offset after these records and runs."""
+        return max([*(at + 1 for at in self.offsets[-1:]), *(end for _, end in self.missing[-1:])])
+
 
 def value_of(record: Any) -> bytes | None:
     """Return the value of a record of aiokafka; it knows the frame that a header may have."""

@@ -21,6 +21,7 @@ _COUNTS: Final = {
     "events": "Events written to the topic",
     "ignored": "Messages that no rule of the profile takes",
     "rejected": "Records written to the dead-letter topic",
+    "lost": "Records that Kafka deleted before they were read",
 }
 _LEVELS: Final = {
     "waiting": "Records in memory, which wait for other topics to come nearer",

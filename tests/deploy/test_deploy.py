@@ -268,8 +268,15 @@ def test_no_alert_fires_on_what_only_looks_like_a_fault(story, tmp_path):
     firing(tmp_path, QUIET[story], dict.fromkeys(range(180), ""))
 
 
-def test_lost_events_are_shown_for_an_hour_and_not_for_ever(tmp_path):
-    timeline = steady(events_lost_total="_x60 700x119")
+@pytest.mark.parametrize(
+    "timeline",
+    [
+        steady(events_lost_total="_x60 700x119"),
+        steady() | {forward("lost_total", "calls"): "_x60 700x119"},
+        steady() | {forward("lost_total", "calls"): "0x60 700x119"},
+    ],
+)
+def test_lost_events_are_shown_for_an_hour_and_not_for_ever(timeline, tmp_path):
     firing(tmp_path, timeline, {59: "", 61: "StreamevalEventsLost", 175: ""})
 
 

@@ -52,6 +52,7 @@ class Kafka:
     """A consumer, its reader and a producer: `done` has what was sent and committed, in order."""
 
     asked, broken = None, False
+    begun = None
 
     def __init__(self, logs):
         self.unreadable = {}
@@ -76,6 +77,12 @@ class Kafka:
 
     async def position(self, place):
         return self.at[place]
+
+    async def committed(self, place):
+        return self.begun
+
+    async def beginning_offsets(self, places):
+        return dict.fromkeys(places, 0)
 
     async def topics(self):
         return set(PROFILES)
@@ -247,6 +254,23 @@ def test_a_topic_that_takes_no_event_so_large_is_named(tmp_path):
     with pytest.raises(RefusedError, match=r"the topic t refuses .* max\.message\.bytes"):
         asyncio.run(turns())
     assert kafka.done == [], "nothing is committed"
+
+
+def test_records_that_kafka_deleted_before_they_were_read_are_counted(tmp_path, caplog):
+    """The log begins at 0 here, and the group had read up to 7 records before that."""
+    kafka = Kafka(logs_of(trackers.stream(7, count=60)))
+    kafka.begun = -7
+
+    async def turns():
+        one = await forwarder_of(kafka, settings_in(tmp_path))
+        for _ in range(3):
+            await one._turn(kafka, kafka)
+        return one.counts()
+
+    counts = asyncio.run(turns())
+    assert {topic: each["lost"] for topic, each in counts.items()} == {"shown": 14, "done": 7}
+    said = "partition 0 of done: 7 records were deleted before they were read"
+    assert sum(said in line for line in caplog.messages) == 1
 
 
 def test_a_batch_that_cannot_be_read_is_named_and_holds_only_its_partition(tmp_path, monkeypatch):

@@ -227,6 +227,8 @@ def test_a_batch_too_large_to_unpack_is_named_and_can_be_skipped(topics, tmp_pat
             "all events",
         )
         assert count > 1, "some come after the batch"
+        lost = f'streameval_forward_lost_total{{topic="{names["done"]}"}} 1.0'
+        service.wait_for(lambda: lost in one.page()[1], 30, lost)
         service.wait_for(lambda: one.page("/readyz") == (200, "ok\n"), 30, "it waits no longer")
         assert one.end() == 0
     finally:
