@@ -124,17 +124,17 @@ def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Find
     return [Finding(check, "warn", message, cure)]
 
 
-def judge_policy(settings: Settings, topic: Mapping[str, str]) -> list[Finding]:
-    """Judge whether Kafka keeps all events of a user until retention."""
+def judge_policy(settings: Settings, name: str, topic: Mapping[str, str]) -> list[Finding]:
+    """Judge whether Kafka keeps all events of a user until retention, in the topic `name`."""
     if not compacts(topic):
         return []
     cure = (
         f"kafka-configs.sh --bootstrap-server {settings.kafka} --alter --entity-type topics"
-        f" --entity-name {settings.topic} --add-config cleanup.policy=delete"
+        f" --entity-name {name} --add-config cleanup.policy=delete"
     )
     message = (
-        f"{settings.topic} is compacted (cleanup.policy={topic[CLEANUP_POLICY]}): Kafka deletes all"
-        " but the last event of each user, before or after they are counted"
+        f"{name} is compacted (cleanup.policy={topic[CLEANUP_POLICY]}): Kafka deletes all"
+        " but the last event of each key, before or after they are counted"
     )
     return [failed("compaction", message, cure)]
 

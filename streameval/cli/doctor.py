@@ -78,6 +78,8 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
         findings += judge_cluster(settings, cluster)
         for source in settings.forward:
             if source.topic in cluster.topics:
+                of_source = await admin.topic_settings(client, source.topic)
+                findings += judge_policy(settings, source.topic, of_source)
                 _, records = await admin.sample(client, source.topic, SAMPLE)
                 findings += judge_messages_of(settings, source, records)
             else:
@@ -86,7 +88,7 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
             return None
         topic = await admin.topic_settings(client, settings.topic)
         findings += judge_timestamps(settings, topic)
-        findings += judge_policy(settings, topic)
+        findings += judge_policy(settings, settings.topic, topic)
         extents, records = await admin.sample(client, settings.topic, SAMPLE)
         findings += judge_records(settings, records, now())
     except StreamevalError as error:

@@ -112,7 +112,7 @@ async def topic_settings(client: Client, topic: str) -> dict[str, str]:
 
 
 def compacts(settings: Mapping[str, str]) -> bool:
-    """Return whether Kafka deletes all but the last event of each user."""
+    """Return whether Kafka deletes all but the last event of each key."""
     return "compact" in settings.get(CLEANUP_POLICY, "")
 
 
@@ -122,7 +122,7 @@ async def warn_of_compaction(client: Client, topic: str) -> None:
         if compacts(await topic_settings(client, topic)):
             log.warning(
                 "topic %s has cleanup.policy=compact: Kafka deletes all but the last event of each"
-                " user, before or after they are counted; set cleanup.policy=delete",
+                " key, before or after they are counted; set cleanup.policy=delete",
                 topic,
             )
 

@@ -42,7 +42,7 @@ from streameval.base.counts import count_of
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
-from streameval.kafka.admin import cluster, our_errors, partitions
+from streameval.kafka.admin import cluster, our_errors, partitions, warn_of_compaction
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop as stop_reading
 from streameval.kafka.record_source import RecordSource, open_source
@@ -296,6 +296,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         for topic in self._decoders:
             count = await partitions(self._client, topic)
             self._all |= {f"{topic}:{number}" for number in range(count)}
+            await warn_of_compaction(self._client, topic)
 
     async def _turn(self, consumer: AIOKafkaConsumer, producer: AIOKafkaProducer) -> None:
         await self._read(consumer)
@@ -354,6 +355,8 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 consumer.seek(place, records.first)
                 return
             source.next = records.beyond
+            # Compaction took these.
+            self._counts[place.topic]["lost"] += sum(end - at for at, end in records.missing)
             self._counts[place.topic]["ignored"] += source.take(place.partition, records, decoder)
             self._unreadable.read_on(place)
 

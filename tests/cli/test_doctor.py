@@ -9,6 +9,7 @@ import time
 
 import pytest
 import servers
+import service
 from aiokafka import AIOKafkaProducer
 
 from streameval.cli.diagnosis import (
@@ -397,13 +398,17 @@ def test_topics_of_forward_are_judged_each_by_its_profile():
     good, wrong, empty = (
         topic_with(kafka.address, *[(b"k", value, now())] * count) for count in (3, 3, 0)
     )
+    compacted = servers.unique("doctor")
+    service.create_topic(kafka.port, compacted, 1, **{"cleanup.policy": "compact"})
     named = {good: "segment", wrong: "ubi", f"{empty}x": "segment", empty: "segment"}
+    named[compacted] = "segment"
     sources = [{"topic": name, "profile": profile} for name, profile in named.items()]
     keys = {"kafka": kafka.address, "redis": redis.url, "topic": topic}
     findings, code = doctor(**keys, forward=json.dumps(sources))
     assert code == 2
     of = {name: findings[f"forward {name}"] for name in named}
-    assert [each["level"] for each in of.values()] == ["ok", "fail", "fail", "warn"]
+    assert [each["level"] for each in of.values()] == ["ok", "fail", "fail", "warn", "warn"]
+    assert findings["compaction"]["message"].startswith(f"{compacted} is compacted")
     assert of[good]["message"] == "the last 3 records are events"
     assert "no record becomes an event; ubi: no rule takes 3 " in of[wrong]["message"]
     assert of[f"{empty}x"]["cure"] == f"if {empty} is meant, correct `forward`"

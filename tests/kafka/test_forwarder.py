@@ -273,6 +273,29 @@ def test_records_that_kafka_deleted_before_they_were_read_are_counted(tmp_path, 
     assert sum(said in line for line in caplog.messages) == 1
 
 
+def test_records_that_compaction_took_are_counted(tmp_path):
+    kafka = Kafka(logs_of(trackers.stream(7, count=60)))
+    whole = kafka.read
+
+    async def read(seconds, most):
+        return {
+            place: [part._replace(missing=[(len(part.offsets), len(part.offsets) + 3)])]
+            for place, parts in (await whole(seconds, most)).items()
+            for part in parts
+        }
+
+    kafka.read = read
+
+    async def turns():
+        one = await forwarder_of(kafka, settings_in(tmp_path))
+        for _ in range(3):
+            await one._turn(kafka, kafka)
+        return one.counts()
+
+    counts = asyncio.run(turns())
+    assert {topic: each["lost"] for topic, each in counts.items()} == {"shown": 6, "done": 3}
+
+
 def test_a_batch_that_cannot_be_read_is_named_and_holds_only_its_partition(tmp_path, monkeypatch):
     """The others go on when they have waited for it; when it can be read, so does this one."""
     now = [0.0]
