@@ -194,7 +194,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._counts: dict[str, Counter[str]] = {topic: Counter() for topic in self._decoders}
         self._lags: dict[TopicPartition, int] = {}
         self._looked_at = time.monotonic()
-        self.trouble = "starting"
+        self._trouble = "starting"
         self._away = self._gone = ""
         self._complaints = Complaints(log)
         self._waiting = Waiting()
@@ -206,7 +206,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 with our_errors(self._client), self._named_rights():
                     await self._session(stop)
             except UnreachableError as error:
-                self.trouble = str(error)
+                self._trouble = str(error)
                 self._complaints.tell(f"{error} Waiting for it.")
                 self._sources.clear()  # their records are read again from what was committed
                 with contextlib.suppress(TimeoutError):
@@ -260,6 +260,15 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 await answer_within(ending, _STOP_SECONDS)
             for letters in self._letters.values():
                 await letters.close(_STOP_SECONDS)
+
+    @property
+    def trouble(self) -> str:
+        """Say why not all topics are forwarded; "" where they are.
+
+        A turn lasts until its dead letters are taken, so they are asked.
+        """
+        letters = {each.trouble for each in self._letters.values()}
+        return "; ".join(filter(None, (self._trouble, *letters)))
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Return by topic what was done since the start, and what waits."""
@@ -317,7 +326,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             for place in self._sources
             if (batch := self._unreadable.named(place)) is not None
         ]
-        self.trouble = "; ".join(
+        self._trouble = "; ".join(
             filter(None, (self._away, self._gone, *self._waiting.why.values(), *unreadable))
         )
         self._say()
@@ -480,8 +489,8 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             if rejected:
                 letters.setdefault(place.topic, []).extend(rejected)
         for topic, rejected in letters.items():
-            await self._letters[topic].write(rejected)
-            self._counts[topic]["rejected"] += len(rejected)
+            refused = await self._letters[topic].write(rejected)
+            self._counts[topic].update(rejected=len(rejected), dead_letters_refused=refused)
         for place, records in due.items():
             counts = self._counts[place.topic]
             counts["records"] += len(records)

@@ -20,7 +20,8 @@ _COUNTS: Final = {
     "records": "Records read and done with",
     "events": "Events written to the topic",
     "ignored": "Messages that no rule of the profile takes",
-    "rejected": "Records written to the dead-letter topic",
+    "rejected": "Records rejected, which the dead-letter topic has",
+    "dead_letters_refused": "Dead letters that Kafka refused for good",
     "lost": "Records that Kafka deleted before they were read",
 }
 _LEVELS: Final = {

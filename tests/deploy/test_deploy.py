@@ -280,6 +280,11 @@ def test_lost_events_are_shown_for_an_hour_and_not_for_ever(timeline, tmp_path):
     firing(tmp_path, timeline, {59: "", 61: "StreamevalEventsLost", 175: ""})
 
 
+def test_letters_of_forward_that_are_refused_are_told(tmp_path):
+    timeline = steady() | {forward("dead_letters_refused_total", "calls"): "0x60 7x119"}
+    firing(tmp_path, timeline, {59: "", 62: "StreamevalDeadLettersRefused", 175: ""})
+
+
 def test_checks_that_never_began_are_stopped_too(tmp_path):
     timeline = steady(check_last_run_timestamp_seconds="", check_passed="")
     firing(tmp_path, timeline, {65: "", 70: "StreamevalChecksStopped"})

@@ -273,6 +273,36 @@ def test_records_that_kafka_deleted_before_they_were_read_are_counted(tmp_path, 
     assert sum(said in line for line in caplog.messages) == 1
 
 
+def test_letters_that_wait_are_trouble_and_those_refused_are_counted(tmp_path):
+    """A turn that waits for its dead letters says so meanwhile."""
+    logs = logs_of(trackers.stream(7, count=60))
+    at, timestamp, *_ = logs[PLACES[2]][-1]
+    logs[PLACES[2]].append((at + 1, timestamp, b"k", b"no call"))
+    kafka, said = Kafka(logs), []
+
+    async def turns():
+        one = await forwarder_of(kafka, settings_in(tmp_path))
+
+        class Letters:
+            trouble = ""
+
+            async def write(self, letters):
+                self.trouble = "Kafka does not take dead letters"
+                said.append(one.trouble)
+                self.trouble = ""
+                return len(letters)
+
+        one._letters["done"] = Letters()
+        for _ in range(3):
+            await one._turn(kafka, kafka)
+        assert one.trouble == ""
+        return one.counts()["done"]
+
+    counts = asyncio.run(turns())
+    assert (counts["rejected"], counts["dead_letters_refused"]) == (1, 1)
+    assert said[0].endswith("Kafka does not take dead letters")
+
+
 def test_records_that_compaction_took_are_counted(tmp_path):
     kafka = Kafka(logs_of(trackers.stream(7, count=60)))
     whole = kafka.read
