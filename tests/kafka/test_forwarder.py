@@ -273,6 +273,28 @@ def test_records_that_kafka_deleted_before_they_were_read_are_counted(tmp_path, 
     assert sum(said in line for line in caplog.messages) == 1
 
 
+def test_its_consumer_has_what_the_configuration_says_of_consumers(tmp_path, monkeypatch):
+    """A rack near by is read, and partitions that are added are noticed as soon as by a worker."""
+    asked = {}
+
+    def consumer(**arguments):
+        asked.update(arguments)
+        raise RefusedError("enough")
+
+    async def topics(_):
+        pass
+
+    monkeypatch.setattr(forwarder, "AIOKafkaConsumer", consumer)
+    monkeypatch.setattr(forwarder.Forwarder, "_find_topics", topics)
+    settings = settings_in(tmp_path, kafka_rack="a", session_timeout="6s", read_memory=32 << 20)
+    with pytest.raises(RefusedError, match="enough"):
+        asyncio.run(forwarder.Forwarder(settings, Pace()).run(asyncio.Event()))
+    assert asked["client_rack"] == "a"
+    assert (asked["session_timeout_ms"], asked["heartbeat_interval_ms"]) == (6_000, 2_000)
+    assert asked["fetch_max_bytes"] == 2 << 20
+    assert asked["metadata_max_age_ms"] == 30_000
+
+
 def test_letters_that_wait_are_trouble_and_those_refused_are_counted(tmp_path):
     """A turn that waits for its dead letters says so meanwhile."""
     logs = logs_of(trackers.stream(7, count=60))
