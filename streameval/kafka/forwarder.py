@@ -19,7 +19,7 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -90,6 +90,17 @@ def _partition_of(key: bytes, count: int) -> int:
     """Return the partition of a key, among so many: the one that any producer takes."""
     numbers = range(count)
     return int(DefaultPartitioner()(key, numbers, numbers))
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, or leave it `_STOP_SECONDS` after `stop`: it may wait for a server for ever."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    await asyncio.wait({working}, timeout=_STOP_SECONDS)
+    if working.done():
+        working.result()
+    working.cancel()
 
 
 class Pace(Protocol):
@@ -257,7 +268,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._reader = open_source(consumer, self._client, memory=self._settings.read_memory)
             consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
-                await self._turn(consumer, producer)
+                await _until(stop, self._turn(consumer, producer))
         finally:
             self._waiting.close()
             reader, self._reader = self._reader, None

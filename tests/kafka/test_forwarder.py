@@ -273,6 +273,26 @@ def test_records_that_kafka_deleted_before_they_were_read_are_counted(tmp_path, 
     assert sum(said in line for line in caplog.messages) == 1
 
 
+def test_it_stops_though_nobody_takes_its_dead_letters(tmp_path, monkeypatch):
+    monkeypatch.setattr(forwarder, "_STOP_SECONDS", 0.01)
+    stop = asyncio.Event()
+
+    async def turn():
+        stop.set()
+        await asyncio.Event().wait()
+
+    async def fails():
+        raise RefusedError("a turn that fails")
+
+    async def turns():
+        await forwarder._until(stop, turn())
+        stop.clear()
+        with pytest.raises(RefusedError, match="a turn that fails"):
+            await forwarder._until(stop, fails())
+
+    asyncio.run(turns())
+
+
 def test_its_consumer_has_what_the_configuration_says_of_consumers(tmp_path, monkeypatch):
     """A rack near by is read, and partitions that are added are noticed as soon as by a worker."""
     asked = {}
