@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import functools
 import json
 import os
 import pathlib
@@ -55,7 +56,10 @@ def create_topic(kafka_port, topic, partitions=4, replicas=1, **config):
 
 
 def delete_topic(kafka_port, topic):
+    """Delete a topic, and wait until the broker knows: until then it takes records of it."""
     administer(kafka_port, lambda admin: admin.delete_topics([topic]))
+    left = functools.partial(administer, kafka_port, lambda admin: admin.list_topics())
+    wait_for(lambda: topic not in left(), 30, "the topic is gone")
 
 
 def add_partitions(kafka_port, topic, partitions):
