@@ -52,6 +52,7 @@ from streameval.core.nowcast import ArrivalCurves
 from streameval.core.outcome import Outcome, outcome
 from streameval.core.partition import Partition
 from streameval.core.sums import Sums, merge
+from streameval.experiments.scorecard import Row
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
 from streameval.files.outcome_files import schema_of, table, user_name
@@ -188,14 +189,28 @@ async def report_adjusted(
         if key not in arms.pasts or (ttl is not None and now - begin >= ttl):
             continue
         try:
-            manifest_of(arms.pasts[key])
-            found[key], notes[key] = arms.adjusted(key)
+            found[key], notes[key] = _adjusted(arms, key)
         except InputError as error:
             log.warning("experiment %s is not adjusted: %s", experiment.name, error)
     if experiments:
         taken = round(taken_at(folder) * 1000)
         lasts = max(REPORT_TTL_MS, 2 * settings.snapshot_interval)
         await store.report(ADJUSTED, token, report_of(taken, found, notes), lasts)
+
+
+def _adjusted(arms: ArmsOfTopic, key: str) -> tuple[list[Row], list[str]]:
+    """Compare the arms as `arms.adjusted`; read the past where another process moves it to."""
+    past = arms.pasts[key]
+    try:
+        manifest_of(past)
+        return arms.adjusted(key)
+    except (InputError, UnreachableError):
+        aside = past.parent / PAST / past.name
+        if not aside.exists():
+            raise
+    arms.pasts[key] = aside
+    manifest_of(aside)
+    return arms.adjusted(key)
 
 
 async def take_from(

@@ -7,7 +7,7 @@ the arm, which outcome files could not promise. It never changes, and takes one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -176,7 +176,7 @@ class ArmsOfTopic:
     def __init__(
         self,
         definition: Definition,
-        pasts: Mapping[str, Path],
+        pasts: dict[str, Path],
         name: Callable[[str], str] | None = None,
         outcomes: str | None = None,
     ) -> None:

@@ -65,8 +65,11 @@ class Topic:
                 known = self.first_lists.setdefault((key, user), {})
                 known[arm] = min(first, known.get(arm, first))
 
-    def snapshot(self, **changes):
-        """Take a snapshot as the leader does; return its folder and the rows that it reported."""
+    def snapshot(self, meanwhile=lambda: None, **changes):
+        """Take a snapshot as the leader does; return its folder and the rows that it reported.
+
+        `meanwhile` is called before it looks at the past.
+        """
         self.token += 1
         values = {"pseudonymize": None, "group": "g", "topic": "t", "user_ttl": None}
         values |= {"definition": lambda: self.definition, "snapshot_interval": 900_000}
@@ -77,6 +80,7 @@ class Topic:
 
         async def scenario():
             folder = await take_from(self, settings, self.root, partitions, self.token, arms=arms)
+            meanwhile()
             await report_adjusted(self, settings, folder, self.token, arms)
             return folder
 
@@ -414,6 +418,23 @@ def test_a_damaged_past_is_passed_over_or_said(tmp_path, caplog):
     assert topic.snapshot()[1] is None
     assert "experiment e is not adjusted:" in caplog.text
     assert "changed since the snapshot was taken" in caplog.text
+
+
+def test_a_past_that_is_moved_aside_meanwhile_is_found_there(tmp_path, caplog):
+    """As another process does that takes a snapshot at the same time."""
+    topic = Topic(tmp_path / "service", experiment())
+    before, after = halves(stream(4, slates=1_000), MIDDLE)
+    topic.take(before)
+    past, _ = topic.snapshot()
+    topic.take(after)
+    _, rows = topic.snapshot()
+
+    def retired():
+        retire(topic.root, 1, topic.definition.experiments)
+        assert not past.exists()
+
+    assert topic.snapshot(retired)[1] == rows != []
+    assert "not adjusted" not in caplog.text
 
 
 def test_a_past_under_other_names_is_said(tmp_path, caplog):
