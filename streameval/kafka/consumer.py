@@ -94,6 +94,20 @@ def open_event_log(settings: Settings) -> KafkaEventLog:
     )
 
 
+def member_arguments(group: str, memory: int, session_ms: int, rack: str | None) -> dict[str, Any]:
+    """Return the arguments of a consumer in a group; the words are those of `KafkaEventLog`."""
+    return {
+        "group_id": group,
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+        "session_timeout_ms": session_ms,
+        "heartbeat_interval_ms": min(HEARTBEAT_MS, session_ms // 3),
+        "client_rack": rack,
+        "fetch_max_bytes": memory // 16,
+        "metadata_max_age_ms": METADATA_AGE_MS,
+    }
+
+
 class KafkaEventLog:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
@@ -128,18 +142,11 @@ class KafkaEventLog:
         self._topic, self._group = topic, group
         self._arguments = {
             **client,
-            "group_id": group,
-            "enable_auto_commit": False,
+            **member_arguments(group, memory, session_ms, rack),
             "auto_offset_reset": "none",
-            "isolation_level": "read_committed",
-            "session_timeout_ms": session_ms,
-            "heartbeat_interval_ms": min(HEARTBEAT_MS, session_ms // 3),
             "max_poll_interval_ms": max_poll_ms,
             "rebalance_timeout_ms": REBALANCE_MS,
-            "client_rack": rack,
             "group_instance_id": instance,
-            "fetch_max_bytes": memory // 16,
-            "metadata_max_age_ms": METADATA_AGE_MS,
         }
         self._memory = memory
         self._consumer: AIOKafkaConsumer | None = None

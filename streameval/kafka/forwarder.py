@@ -43,7 +43,7 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions, warn_of_compaction
-from streameval.kafka.consumer import HEARTBEAT_MS, METADATA_AGE_MS
+from streameval.kafka.consumer import member_arguments
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop as stop_reading
 from streameval.kafka.record_source import RecordSource, open_source
@@ -243,18 +243,11 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     async def _session(self, stop: asyncio.Event) -> None:
         """Forward until `stop`, or until Kafka is away."""
         await self._find_topics()
-        session_ms = self._settings.session_timeout
+        memory, rack = self._settings.read_memory, self._settings.kafka_rack
         consumer = AIOKafkaConsumer(
             **self._client,
-            group_id=self._group,
-            enable_auto_commit=False,
+            **member_arguments(self._group, memory, self._settings.session_timeout, rack),
             auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            session_timeout_ms=session_ms,
-            heartbeat_interval_ms=min(HEARTBEAT_MS, session_ms // 3),
-            client_rack=self._settings.kafka_rack,
-            metadata_max_age_ms=METADATA_AGE_MS,
-            fetch_max_bytes=self._settings.read_memory // 16,
         )
         producer = AIOKafkaProducer(
             **self._client,
@@ -265,7 +258,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         try:
             await producer.start()
             await consumer.start()
-            self._reader = open_source(consumer, self._client, memory=self._settings.read_memory)
+            self._reader = open_source(consumer, self._client, memory=memory)
             consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
                 await _until(stop, self._turn(consumer, producer))

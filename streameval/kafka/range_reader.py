@@ -82,6 +82,7 @@ class RangeReader:
                     )
             # The caller that takes the records may have taken long.
             if found:
+                source.unreadable.clear()
                 give_up = time.monotonic() + SILENCE_SECONDS
             elif time.monotonic() > give_up:
                 batch = source.unreadable.get(topic_partition)

@@ -20,6 +20,7 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.kafka.admin import our_errors, partitions
 from streameval.kafka.dead_letters import FORMS
+from streameval.kafka.range_reader import SILENCE_SECONDS
 from streameval.kafka.records import cut, schema_header, value_of
 
 RESENT: Final = "resent"
@@ -27,8 +28,6 @@ RESENT: Final = "resent"
 # Letters in a transaction.
 _TOGETHER: Final = 1_000
 _FETCH_MS: Final = 500
-# A topic that gives nothing for so long, before its end, has nobody who serves it.
-SILENCE_SECONDS: Final = 30.0
 _TIMEOUT_MS: Final = 60_000
 
 
