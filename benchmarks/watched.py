@@ -31,7 +31,7 @@ from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.users import UserArms
 from streameval.core.partition import Partition
 from streameval.core.replay import replay
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.experiments.scorecard import scorecard, sections
 from streameval.stats.cluster_sums import ClusterSums
 from streameval.stats.experiments import Rules, compare_ratios, split_alpha

@@ -24,7 +24,7 @@ from clean_service import results
 from PIL import Image
 
 from streameval.checks import run
-from streameval.web.static_files import CHARTS, STATIC
+from streameval.web.overview import CHARTS, STATIC
 
 ROOT = pathlib.Path(__file__).parent.parent
 DOCS = ROOT / "docs"

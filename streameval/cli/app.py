@@ -343,8 +343,7 @@ def user(
 ) -> None:
     """Show one user's lifetime counters from Redis. Exit code 1 for an unknown user."""
     settings = settings_of(config)
-    from streameval.cli.lookup import user_counters
-    from streameval.cli.tables import print_counters
+    from streameval.cli.tables import print_counters, user_counters
 
     counters = run_async(user_counters(settings, user_id))
     if as_json:

@@ -35,9 +35,8 @@ async def _run(settings: Settings) -> None:
     from streameval.config import logs
     from streameval.kafka.forwarder import Forwarder
     from streameval.store.shared_store import SharedStore
-    from streameval.web.connections import bind
+    from streameval.web.connections import Hosts, bind
     from streameval.web.forward_page import ForwardStatus, serving
-    from streameval.web.hosts import Hosts
 
     logs.configure(settings.log_level, settings.log_format)
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

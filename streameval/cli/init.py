@@ -51,14 +51,14 @@ def init(folder: Path, *, rules: bool, force: bool) -> None:
 
 
 def _config() -> str:
-    from streameval.config.commented import starter
+    from streameval.config.reference import starter
 
     return starter()
 
 
 def _checks() -> str:
     from streameval.checks.specification import Specification
-    from streameval.config.commented import commented_yaml
+    from streameval.config.reference import commented_yaml
 
     head = (
         "The checks of outcome files, snapshots and the log: each with its bounds, at their"

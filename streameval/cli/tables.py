@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from streameval.base.errors import StreamevalError
 from streameval.base.terminal import moment
 
 if TYPE_CHECKING:
@@ -58,3 +59,29 @@ def print_results(results: Iterable[Result]) -> list[Result]:
         console.print(f"[{style}]{level:4}[/{style}] {result.name}: {escape(result.message)}")
         found.append(result)
     return found
+
+
+if TYPE_CHECKING:
+    from streameval.config.load import Settings
+
+
+async def user_counters(settings: Settings, user_id: str) -> dict[str, Any]:
+    """Return the lifetime counters of a user, over all partitions that know the id.
+
+    Kafka tells the number of partitions, Redis holds the counters. Raises `StreamevalError`
+    for a user without any, `InputError` for a topic that does not exist.
+    """
+    from streameval.files.group_store import opened_store
+
+    store, count = await opened_store(settings)
+    try:
+        counters = await store.user(user_id, count)
+    finally:
+        await store.close()
+    if counters is None:
+        raise StreamevalError(
+            f"nothing is stored of the user {user_id!r} in group {settings.group}: "
+            "check the id, or wait until a worker has committed"
+        )
+    names = {experiment.key: experiment.name for experiment in settings.definition().experiments}
+    return counters.document(user_id, names)

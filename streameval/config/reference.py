@@ -1,9 +1,14 @@
-"""The text of docs/configuration.md, made from the settings model."""
+"""Texts made from a settings model: docs/configuration.md, and a YAML file with every key.
+
+In the file a key has its meaning as a comment and its default as value, so neither can drift.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -102,6 +107,67 @@ def _values(key: str, field: FieldInfo) -> str:
     types: dict[object, str] = {tuple: "list", dict: "map", str: "text"}
     kind = types.get(type(field.default), "text")
     return kind if most is None else f"{kind} of {least} to {most}"
+
+
+_WIDTH = 100
+
+
+def starter() -> str:
+    """Return the text of a `streameval.yaml`."""
+    head = (
+        "The settings of streameval: every key with its default. Change what you need, and delete"
+        " the rest if you like. Write secrets into the environment, as STREAMEVAL_REDIS_PASSWORD,"
+        " or into files that it names: STREAMEVAL_REDIS_PASSWORD_FILE=/run/secrets/redis."
+    )
+    # Written out, this default would no longer follow `topic`.
+    return commented_yaml(Settings, head, SECTIONS, follows={"dead_letter_topic"})
+
+
+def commented_yaml(
+    model: type[BaseModel],
+    head: str,
+    sections: Mapping[str, str] | None = None,
+    follows: Collection[str] = (),
+) -> str:
+    """Return the YAML of a model whose keys all have defaults.
+
+    `sections` are headings by the first key below them. Keys that `follows` names stay comments,
+    because to write them changes their meaning.
+    """
+    return "\n".join([*_comment(head), *_keys(model, "", sections or {}, follows)]) + "\n"
+
+
+def _keys(
+    model: type[BaseModel], indent: str, sections: Mapping[str, str], follows: Collection[str]
+) -> Iterator[str]:
+    for key, field in model.model_fields.items():
+        if not indent:
+            yield ""
+        if key in sections:
+            yield from (f"# ---- {sections[key]}", "")
+        yield from _comment(_meaning(field), indent)
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            yield f"{indent}{key}:"
+            yield from _keys(type(default), f"{indent}  ", {}, ())
+        else:
+            mark = "# " if key in follows else ""
+            yield f"{indent}{mark}{key}: {default_text(field)}"
+
+
+def _meaning(field: FieldInfo) -> str:
+    assert field.description, "every key has its description"
+    said = re.sub(r"\[([^\]]+)\]\((?:\w+\.md)?(?:#[^)]*)?\)", r"\1", field.description)
+    choices = [part for part in get_args(field.annotation) if isinstance(part, str)]
+    named = [choice for choice in choices if choice not in said]
+    return f"{said} One of {', '.join(choices)}." if named else said
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    mark = f"{indent}# "
+    return textwrap.wrap(
+        text, _WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":

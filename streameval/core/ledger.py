@@ -25,10 +25,9 @@ from streameval.core.slate import NO_FEEDBACK, Relevance, Slate
 from streameval.core.users import User
 from streameval.core.windows.aggregate import Aggregate, WorthRows
 from streameval.core.windows.aggregates import CountRows, PositiveRows
-from streameval.core.windows.cells import Cells
 from streameval.core.windows.lists import LatencyRows, ListRows
 from streameval.core.windows.scores import ScoreRows
-from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.tables import Cells, Table, TimedTable
 
 K = TypeVar("K", bound=Hashable)
 

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from streameval.base.arrays import Ints
 from streameval.base.limits import ALL, CLUSTERS, OTHER
-from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import runs
+from streameval.core.windows.tables import Cells, runs
 
 Segment = tuple[str, ...]
 

@@ -38,15 +38,16 @@ from streameval.config.settings import PREFIX
 from streameval.core.definition import Window
 from streameval.demo.comparison import (
     EXPERIMENT,
+    Page,
     Span,
     bounds_hold,
     compare,
     differences,
     fates,
+    scrape,
     within,
 )
 from streameval.demo.display import Show, Titles, View, display, print_summary
-from streameval.demo.scrape import Page, scrape
 from streameval.demo.simulator import Recommender, World
 from streameval.demo.stack import Worker, embedded_broker, embedded_store, free_port, worker
 from streameval.demo.truth import LIKE_GAIN

@@ -12,7 +12,7 @@ from streameval.base.errors import InputError
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.metrics import metrics_of
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.evaluation.answer import Note
 from streameval.evaluation.arms import Arms, offline_metrics, overlaps, rate_kind
 from streameval.evaluation.compared import Compared, require_arms

@@ -32,7 +32,7 @@ from streameval.core.outcome import FeedbackOutcome
 from streameval.core.segments import Segments
 from streameval.core.slate import Slate
 from streameval.core.windows.aggregates import AGGREGATES
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.outcomes import files_of, record_batches

@@ -32,13 +32,13 @@ from streameval.evaluation.item_means import item_figures
 from streameval.evaluation.pooled import pooled_figures
 from streameval.evaluation.ranked_arms import arm_figures
 from streameval.evaluation.readers.daily_reads import read_figures
+from streameval.evaluation.readers.item_tables import neighbour_figures
 from streameval.evaluation.readers.labelled_scores import label_figures
 from streameval.evaluation.readers.list_contents import (
     count_figures,
     item_list_figures,
     user_figures,
 )
-from streameval.evaluation.readers.neighbour_tables import neighbour_figures
 from streameval.evaluation.readers.ranked_tables import tie_notes
 from streameval.evaluation.readers.rating_tables import rating_figures
 from streameval.evaluation.readers.retrieval_tables import index_figures, sampled_figures

@@ -14,7 +14,7 @@ import numpy as np
 
 from streameval.base.arrays import Floats, Ints
 from streameval.core.metrics.entry import Data
-from streameval.core.windows.cells import checksum_of
+from streameval.core.windows.tables import checksum_of
 from streameval.evaluation.answer import Segment
 from streameval.evaluation.batches import ROWS
 from streameval.evaluation.readers.outcomes import segments_of

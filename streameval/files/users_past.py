@@ -24,7 +24,7 @@ from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.experiments.past import Past, Served, adjusted_rows
 from streameval.experiments.scorecard import Row
 from streameval.files.locations import reaching, read

@@ -28,7 +28,7 @@ import msgspec
 from streameval.base.errors import RefusedError, UnusableStateError
 from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.ledger import UserDelta
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.store.lease import Lease
 from streameval.store.redis_calls import RedisCalls
 from streameval.store.redis_servers import Url

@@ -26,8 +26,7 @@ from prometheus_client.utils import floatToGoString
 
 from streameval.base.limits import MICRO
 from streameval.core.delays import delay_edges
-from streameval.web.families import clean, counter, gauge, seconds, single
-from streameval.web.figure_families import figure_families
+from streameval.web.figure_families import clean, counter, figure_families, gauge, seconds, single
 from streameval.web.leader_families import check_families, daily_families, experiment_families
 from streameval.web.status import (
     BUCKETS,

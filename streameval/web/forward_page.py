@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from streameval.web.connections import Hosts
 from streameval.web.exposition import page
-from streameval.web.families import counter, gauge, single
-from streameval.web.hosts import Hosts
+from streameval.web.figure_families import counter, gauge, single
 
 _COUNTS: Final = {
     "records": "Records read and done with",

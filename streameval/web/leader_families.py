@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 from streameval.core.figures import Row
 from streameval.core.metrics import daily_positive_rate
 from streameval.experiments.words import Scorecard, gate
-from streameval.web.families import gauge, seconds, single
+from streameval.web.figure_families import gauge, seconds, single
 from streameval.web.status import CheckStatus, DailyStatus, ServiceStatus
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from streameval.web import exposition, overview, runbook
 from streameval.web.api import Api
-from streameval.web.hosts import Hosts
+from streameval.web.connections import Hosts
 from streameval.web.openapi import PREFIX
 from streameval.web.static_files import STATIC
 from streameval.web.status import ServiceStatus

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from streameval.store.stored_values import CheckpointWrite, Commit, Fenced, Torn
 from streameval.worker.assigned_partition import AssignedPartition, PendingCommit
-from streameval.worker.rejections import Rejections
-from streameval.worker.tallies import settle
+from streameval.worker.tallies import Rejections, settle
 
 if TYPE_CHECKING:
     from streameval.core.definition import Positive

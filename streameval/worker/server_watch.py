@@ -12,8 +12,8 @@ from streameval.base.retry import Complaints, answer_within
 if TYPE_CHECKING:
     from streameval.worker.assigned_partition import AssignedPartition
     from streameval.worker.assignment import Assignment
-    from streameval.worker.life import Life
     from streameval.worker.ports import EventLog, StateStore
+    from streameval.worker.shutdown import Life
 
 PROBE_SECONDS: Final = 2.0
 PROBE_TIMEOUT: Final = 5.0

@@ -1,4 +1,4 @@
-"""One way to stop a worker: one deadline shared by all steps, and an end that always comes.
+"""The life of a worker, and one way to stop it: one deadline for all steps, an end that comes.
 
 One thread takes SIGTERM and SIGINT (`base.signals`). So they are heard while the event loop is
 blocked, while Kafka or Redis is away, and while the worker starts. This thread asks the loop to
@@ -18,8 +18,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from streameval.base import signals
 
@@ -104,3 +104,46 @@ def take_signals(shutdown: Shutdown, on_stop: Callable[[str], None]) -> None:
 def _say(line: str) -> None:
     """Write past every buffer and lock: the main thread may be stuck in any of them."""
     os.write(2, f"{line}\n".encode())
+
+
+class Life:
+    """Runs tasks in the background; the first error of any of them is the worker's `failure`."""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def fail(self, error: BaseException) -> None:
+        """Note the error that ends the worker; only the first counts."""
+        if self.failure is None:
+            self.failure = error
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run `work` in the background."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        """End the worker where a task in the background failed: nobody else would notice."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+
+    async def unless_stopping(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Await `work`, but no longer than until the worker is told to stop."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            await task
+        else:
+            task.cancel()
+
+    def cancel(self) -> None:
+        """Cancel what runs in the background."""
+        for task in self._tasks:
+            task.cancel()

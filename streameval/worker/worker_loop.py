@@ -39,10 +39,10 @@ from streameval.store.scorecards import ScorecardReader
 from streameval.web.status import PartitionStatus, ProcessCounters, ServiceStatus
 from streameval.worker.assignment import Assignment
 from streameval.worker.commits import STRETCH_SECONDS
-from streameval.worker.life import Life
 from streameval.worker.live_figures import LiveFigures
 from streameval.worker.outcome_writer import OutcomeWriter, open_files
 from streameval.worker.server_watch import PROBE_TIMEOUT, ServerWatch
+from streameval.worker.shutdown import Life
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings

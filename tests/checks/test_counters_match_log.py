@@ -10,8 +10,8 @@ from streams import _arrive, _definition, _History
 
 from streameval.base.errors import UnreachableError
 from streameval.checks.catalogue import counters_match_log
+from streameval.checks.catalogue.counters_match_log import Sample, collect, uncertain
 from streameval.checks.evidence import Counters, Evidence, Log, Snapshot, read_snapshot
-from streameval.checks.recount import Sample, collect, uncertain
 
 SEEDS = 60
 

@@ -13,8 +13,8 @@ from streameval.base import extras
 from streameval.base.errors import InputError
 from streameval.checks import specification
 from streameval.cli.init import init
-from streameval.config.commented import starter
 from streameval.config.load import load
+from streameval.config.reference import starter
 from streameval.config.settings import PREFIX, Settings
 
 

@@ -22,7 +22,7 @@ from streameval.core.experiments.metrics import row_names
 from streameval.core.experiments.sums import ExperimentSums
 from streameval.core.partition import Partition
 from streameval.core.windows import tables
-from streameval.core.windows.cells import Cells
+from streameval.core.windows.tables import Cells
 
 EVENTS = 50_000
 DEFINITION = Definition(

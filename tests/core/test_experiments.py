@@ -24,7 +24,7 @@ from streameval.core.checkpoint import checkpoint, restore
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent, event_types
 from streameval.core.experiments import sums as engine
-from streameval.core.experiments import visits as visits_module
+from streameval.core.experiments import sums as visits_module
 from streameval.core.experiments.definition import MAX_ARMS, Experiment, Guardrail
 from streameval.core.experiments.first_lists import MOST_BUCKETS, FirstLists
 from streameval.core.experiments.metrics import metrics_of, named_rows

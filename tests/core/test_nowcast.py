@@ -20,8 +20,8 @@ from streameval.core.delays import ArrivalCurve, bucket_of, delay_edges
 from streameval.core.events import FeedbackEvent
 from streameval.core.metrics import RANKING, RATES, VALUE_MEANS, Scorer
 from streameval.core.metrics.lists import nano
+from streameval.core.nowcast import PastNowcasts
 from streameval.core.partition import Partition
-from streameval.core.past_nowcasts import PastNowcasts
 
 MINUTE = 60_000
 BASE = 1_700_000_000_000 // (60 * MINUTE) * (60 * MINUTE)

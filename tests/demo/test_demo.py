@@ -20,13 +20,13 @@ from streameval.core.partition import Partition
 from streameval.demo.comparison import (
     EXPERIMENT,
     Comparison,
+    Page,
     Span,
     bounds_hold,
     differences,
     fates,
     within,
 )
-from streameval.demo.scrape import Page
 from streameval.demo.simulator import Habit, Recommender, Variant, World
 from streameval.demo.truth import LIKE_GAIN, counted_share, truth
 from streameval.experiments.words import scorecards, sentences

@@ -19,7 +19,7 @@ from evaluating import CONVENTIONS, GOLDEN, invoke, refused, run
 from streameval.base.limits import CLUSTERS, NANO
 from streameval.core.metrics import RANKING, Scorer
 from streameval.core.outcome import Outcome
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.evaluation.readers.outcomes import files_of, read_outcomes
 from streameval.evaluation.sources import source
 from streameval.evaluation.sums import DEFAULT, evaluate

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet as pq
 from test_evaluate_tables import written
 
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.evaluation.readers import ranked_tables
 from streameval.evaluation.readers.ranked_tables import Tables, read_tables
 from streameval.files.tables import batches

@@ -19,7 +19,7 @@ from streameval.core.definition import Definition
 from streameval.core.metrics.inputs import ITEMS
 from streameval.core.metrics.rating_thresholds import THRESHOLD
 from streameval.evaluation.report import charts
-from streameval.evaluation.report.placements import BINS, PlacementCurves, placement_curves
+from streameval.evaluation.report.more_charts import BINS, PlacementCurves, placement_curves
 from streameval.evaluation.request import FILES, LABELS, QRELS, RATINGS, RELEVANT, RUN, Given
 
 Rows = list[dict[str, Any]]

@@ -24,7 +24,7 @@ from streameval.core.events import FeedbackEvent
 from streameval.core.experiments.definition import Experiment, Guardrail
 from streameval.core.experiments.metrics import metrics_of
 from streameval.core.experiments.users import UserArms
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.evaluation.arm_comparison import compare_arms, read_past
 from streameval.evaluation.arms import read_arms
 from streameval.files.outcome_files import user_name

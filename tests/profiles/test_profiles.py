@@ -21,9 +21,9 @@ from streameval.core.replay import replay
 from streameval.profiles import library
 from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way
 from streameval.profiles.decoder import ProfileDecoder
+from streameval.profiles.envelopes import COLUMNS
 from streameval.profiles.language import Profile, Take
 from streameval.profiles.mapping import Mapping
-from streameval.profiles.snowplow_columns import COLUMNS
 
 DEFINITION = Definition(dimensions=("variant",))
 NOON = "2026-01-05T12:00:00.123Z"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.stats.confidence_sequences import compare
 from streameval.stats.intervals import Moments, Rate, interval, rate_difference
 from streameval.stats.off_policy import WeightSums, estimate

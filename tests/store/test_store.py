@@ -15,7 +15,7 @@ from test_experiments import assert_first_lists
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.core.experiments.users import Visit
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.store import redis_servers
 from streameval.store import redis_store as store_module
 from streameval.store.redis_store import RedisStateStore

@@ -9,8 +9,7 @@ import pytest
 from aiohttp import web
 
 from streameval.web import connections
-from streameval.web.connections import Connections, Readers
-from streameval.web.hosts import Hosts
+from streameval.web.connections import Connections, Hosts, Readers
 from streameval.web.pages import Pages
 
 OURS = (

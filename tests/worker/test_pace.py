@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from streameval.worker import pace
+from streameval.worker import live_figures
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def clock(monkeypatch):
     """A clock that stands still unless it is told to go on; all time is the processor's."""
     now = [100.0]
     told = types.SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0])
-    monkeypatch.setattr(pace, "time", told)
+    monkeypatch.setattr(live_figures, "time", told)
     return now
 
 
@@ -33,7 +33,7 @@ async def turn(paced, clock, work, others):
 
 @pytest.mark.parametrize(("share", "rest"), [(0.05, 2.0), (0.25, 0.4)])
 def test_a_turn_is_due_when_it_has_had_its_share(share, rest, clock):
-    paced = pace.Pace()
+    paced = live_figures.Pace()
     assert paced.begins(share)
     asyncio.run(turn(paced, clock, work=0.1, others=0))
     clock[0] = 100 + rest - 0.01
@@ -43,7 +43,7 @@ def test_a_turn_is_due_when_it_has_had_its_share(share, rest, clock):
 
 
 def test_what_others_do_at_its_pauses_is_not_its_time(clock):
-    paced = pace.Pace()
+    paced = live_figures.Pace()
     assert paced.begins(0.05)
     asyncio.run(turn(paced, clock, work=0.1, others=1.95))
     assert clock[0] == pytest.approx(102.05)
@@ -51,7 +51,7 @@ def test_what_others_do_at_its_pauses_is_not_its_time(clock):
 
 
 def test_turns_begin_the_given_seconds_apart_however_short(clock):
-    paced = pace.Pace(1.0)
+    paced = live_figures.Pace(1.0)
     assert paced.begins(0.05)
     asyncio.run(turn(paced, clock, work=0.01, others=0))
     clock[0] = 100.99
@@ -71,7 +71,7 @@ def test_steps_are_taken_with_a_pause_after_each(clock):
         return "done"
 
     async def both():
-        paced = pace.Pace()
+        paced = live_figures.Pace()
         assert paced.begins(0.05)
         other = asyncio.create_task(note())
         assert await paced.take(steps()) == "done"

@@ -10,7 +10,7 @@ from streameval.core.events import Rejection
 from streameval.kafka.records import DeadLetter
 from streameval.web.health import health
 from streameval.web.status import ProcessCounters, ServiceStatus
-from streameval.worker.rejections import Rejections
+from streameval.worker.tallies import Rejections
 
 DEFINITION = Definition()
 

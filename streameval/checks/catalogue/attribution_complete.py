@@ -17,8 +17,7 @@ from typing import Final
 from pydantic import Field
 
 from streameval.base.counts import count_of
-from streameval.checks.event_counts import growth
-from streameval.checks.evidence import Evidence
+from streameval.checks.evidence import Evidence, growth
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 

@@ -25,7 +25,7 @@ from streameval.checks.result import (
     percent,
     unanswered,
 )
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 from streameval.stats.off_policy import OffPolicy, WeightSums, estimate
 
 BATCH: Final = 65_536

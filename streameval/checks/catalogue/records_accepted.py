@@ -13,8 +13,7 @@ from typing import Final
 
 from pydantic import Field
 
-from streameval.checks.event_counts import counts_by_partition, growth, total
-from streameval.checks.evidence import Evidence
+from streameval.checks.evidence import Evidence, counts_by_partition, growth, total
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 

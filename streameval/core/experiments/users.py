@@ -17,7 +17,7 @@ import numpy as np
 from streameval.base.arrays import Ints
 from streameval.base.limits import CLUSTERS, OTHER
 from streameval.core.experiments.first_lists import FirstList, FirstLists
-from streameval.core.windows.cells import cluster_of
+from streameval.core.windows.tables import cluster_of
 
 
 class Visit(NamedTuple):

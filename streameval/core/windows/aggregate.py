@@ -15,8 +15,8 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MIN_OBSERVED
 from streameval.core.definition import Definition
 from streameval.core.slate import Relevance
-from streameval.core.windows.cells import Cells
 from streameval.core.windows.tables import (
+    Cells,
     CellTotals,
     SegmentTotals,
     SparseTotals,

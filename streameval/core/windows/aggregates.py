@@ -30,11 +30,10 @@ from streameval.core.windows.aggregate import (
     means,
     totals,
 )
-from streameval.core.windows.cells import Cells
 from streameval.core.windows.delays import Delays, ScoreDelays
 from streameval.core.windows.lists import Latencies, Lists, Ranks
 from streameval.core.windows.scores import Scores
-from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.tables import Cells, Table, TimedTable
 from streameval.core.windows.values import Values
 
 

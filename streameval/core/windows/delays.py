@@ -13,9 +13,8 @@ from streameval.core.delays import slots_of
 from streameval.core.metrics import Scorer
 from streameval.core.slate import Relevance
 from streameval.core.windows.aggregate import FigureRows, SegmentAggregate, View, WorthRows, totals
-from streameval.core.windows.cells import Cells
 from streameval.core.windows.scores import UNFOLLOWED, ScoreRows
-from streameval.core.windows.tables import TimedTable
+from streameval.core.windows.tables import Cells, TimedTable
 
 
 @dataclass(slots=True)

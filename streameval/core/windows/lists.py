@@ -27,8 +27,7 @@ from streameval.core.windows.aggregate import (
     means,
     totals,
 )
-from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.tables import Cells, Table, TimedTable
 
 DEEPER: Final = f"{SINGLE_RANKS + 1}+"
 """The `rank` of all impressions beyond the single ranks."""

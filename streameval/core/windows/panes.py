@@ -23,8 +23,7 @@ from streameval.base.arrays import Ints
 from streameval.core.definition import Definition, Window
 from streameval.core.windows.aggregate import Aggregate
 from streameval.core.windows.aggregates import AGGREGATES
-from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import Table, TimedTable, Totals, runs, sum_by_key
+from streameval.core.windows.tables import Cells, Table, TimedTable, Totals, runs, sum_by_key
 
 SMALLEST_RENUMBERING: Final = 4096
 # Tables of one aggregate in a pane, beyond which they are summed up: a pane of 15 minutes gets one

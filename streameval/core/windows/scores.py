@@ -22,8 +22,7 @@ from streameval.core.windows.aggregate import (
     means,
     totals,
 )
-from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.tables import Cells, Table, TimedTable
 
 UNFOLLOWED: Final = -1
 """The bucket of a score of which nobody follows how it came."""

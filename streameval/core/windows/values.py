@@ -22,8 +22,7 @@ from streameval.core.windows.aggregate import (
     WorthRows,
     totals,
 )
-from streameval.core.windows.cells import Cells
-from streameval.core.windows.tables import Table, TimedTable
+from streameval.core.windows.tables import Cells, Table, TimedTable
 from streameval.stats.cluster_sums import stderrs
 
 # A value in 10**-6 has 60 bits: as two halves, billions of the largest add up in 64.

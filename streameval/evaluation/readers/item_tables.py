@@ -1,4 +1,4 @@
-"""Tables of facts about items and users: features, similarities, interactions, the catalogue.
+"""Tables of facts about items and users: features, similarities, interactions, neighbours.
 
 Facts about items are held in memory: they follow the number of items, not of lists.
 """
@@ -6,14 +6,23 @@ Facts about items are held in memory: they follow the number of items, not of li
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
+
+from streameval.base.counts import count_of
 from streameval.base.errors import InputError
-from streameval.evaluation.batches import ROWS
-from streameval.evaluation.readers.matching import refuse_several
+from streameval.core.metrics.beyond_accuracy import Reach
+from streameval.core.metrics.inputs import ITEMS, TRAIN
+from streameval.evaluation.answer import Answer, Note
+from streameval.evaluation.batches import ROWS, Advance
+from streameval.evaluation.readers.matching import Side, refuse_several, require_common
 from streameval.evaluation.readers.outcomes import files_of
+from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
+from streameval.evaluation.sums import Asked, compute_figures
+from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
@@ -150,3 +159,57 @@ def load_interactions(connection: Any, table: str, paths: Sequence[str]) -> int:
     """Read who has which item into a table: user, item, line. Return the size of the files."""
     columns = {"user": (text, USER_NAMES), "item": (text, ITEM_NAMES)}
     return size(load_columns(connection, table, paths, columns))
+
+
+NEIGHBOUR_NAMES: Final = ("neighbour", "neighbor", "neighbour_id", "neighbor_id")
+
+
+def neighbour_figures(given: Given, asked: Sequence[Asked], advance: Advance) -> Answer:
+    """Compute the coverage over users with ratings or neighbours. Raises `InputError`."""
+    if given.by:
+        raise InputError("--by: neighbour_coverage is one figure of all users")
+    rated = given[TRAIN] or given[RATINGS]
+    with connect(*given[NEIGHBOURS], *rated) as connection:
+        advance(load_interactions(connection, "interactions", rated))
+        count = _items(connection, given[ITEMS])
+        columns = {"user": (text, USER_NAMES), "neighbour": (text, NEIGHBOUR_NAMES)}
+        advance(size(load_columns(connection, "neighbours", given[NEIGHBOURS], columns)))
+        for name in ("user", "neighbour"):
+            other = Side(rated, "(SELECT user AS neighbour, user FROM interactions)", name)
+            require_common(connection, Side(given[NEIGHBOURS], "neighbours", name), other)
+        batches = _users(connection, count)
+        evaluation = compute_figures(batches, asked, given)
+    return evaluation.answer(Note("catalogue", count, f"Catalogue of {count_of(count, 'item')}."))
+
+
+def _items(connection: Any, items: Sequence[str]) -> int:
+    """Make the table `rated` of the catalogue's items, and count these."""
+    if items:
+        load_items(connection, "known", items)
+    else:
+        connection.execute("CREATE VIEW known AS SELECT item FROM interactions")
+    connection.execute(
+        "CREATE TABLE rated AS SELECT DISTINCT user, item FROM interactions"
+        " WHERE item IN (SELECT item FROM known)"
+    )
+    ((count,),) = connection.execute("SELECT count(DISTINCT item) FROM known").fetchall()
+    return int(count)
+
+
+def _users(connection: Any, count: int) -> Iterator[UnitBatch[Reach]]:
+    connection.execute("""
+        WITH own AS (SELECT user, count(*) AS items FROM rated GROUP BY user),
+        reached AS (
+            SELECT neighbours.user, count(DISTINCT item) AS items
+            FROM neighbours JOIN rated ON rated.user = neighbours.neighbour
+            WHERE (neighbours.user, item) NOT IN (SELECT (user, item) FROM rated)
+            GROUP BY neighbours.user
+        )
+        SELECT user, coalesce(own.items, 0), coalesce(reached.items, 0)
+        FROM (SELECT user FROM own UNION SELECT user FROM neighbours)
+        LEFT JOIN own USING (user) LEFT JOIN reached USING (user)
+    """)
+    while rows := connection.fetchmany(ROWS):
+        users, own, reached = zip(*rows, strict=True)
+        reach = Reach(unrated=count - np.array(own, np.int64), reached=np.array(reached, np.int64))
+        yield batch_of(reach, users, [()] * len(users), users)

@@ -15,12 +15,17 @@ import pyarrow as pa
 
 from streameval.base.counts import count_of
 from streameval.base.errors import InputError
-from streameval.core.metrics.beyond_accuracy import ItemCounts, ItemLists, unit_vector
+from streameval.core.metrics.beyond_accuracy import (
+    SIMILARITY,
+    ItemCounts,
+    ItemLists,
+    Similarities,
+    unit_vector,
+)
 from streameval.core.metrics.distributions import USER_FEATURES, total_variation
 from streameval.core.metrics.entry import InputKind
 from streameval.core.metrics.inputs import FEATURES, ITEMS, TRAIN, Table
 from streameval.core.metrics.popularity import popularity_ranks
-from streameval.core.metrics.similarity import SIMILARITY, Similarities
 from streameval.evaluation.answer import Answer, Figure, Note, Segment
 from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.item_tables import (

@@ -15,12 +15,28 @@ from streameval.core.metrics import curve
 from streameval.evaluation.answer import Figure
 from streameval.evaluation.compared import Compared
 from streameval.evaluation.report.curves import CUTOFFS, Band, Curve, Curves, segment_name
-from streameval.evaluation.report.markup import bounds, numbers, table
 from streameval.evaluation.report.plots import Interval, chart, forest
 from streameval.evaluation.sources import Source
 from streameval.evaluation.sums import evaluate
 from streameval.stats.experiments import Rules, Scored, compare_arms
 from streameval.stats.intervals import Moments, Rate
+
+
+def table(head: str, rows: Sequence[str]) -> str:
+    """A table from the cells of its head and of each row."""
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n{body}\n</table></div>'
+
+
+def numbers(*cells: str) -> str:
+    """Cells of a row that hold numbers."""
+    return "".join(f'<td class="number">{cell}</td>' for cell in cells)
+
+
+def bounds(figure: Figure) -> tuple[str, str]:
+    """Return the two bounds of an interval as text."""
+    return format_figure(figure.low), format_figure(figure.high)
+
 
 BY_CUTOFF: Final = ("map", "mar", "ndcg", "hit_rate")
 """Figures that are drawn by cutoff, beside precision and recall."""

@@ -18,9 +18,15 @@ from streameval.base.errors import InputError
 from streameval.base.terminal import UNDEFINED, format_figure
 from streameval.evaluation.answer import Answer, Figure
 from streameval.evaluation.compared import Compared
-from streameval.evaluation.report.charts import forest_chart, list_charts, outcome_charts
+from streameval.evaluation.report.charts import (
+    bounds,
+    forest_chart,
+    list_charts,
+    numbers,
+    outcome_charts,
+    table,
+)
 from streameval.evaluation.report.curves import curves
-from streameval.evaluation.report.markup import bounds, numbers, table
 from streameval.evaluation.sources import Source
 from streameval.files import locations
 
