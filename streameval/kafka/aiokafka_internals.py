@@ -36,6 +36,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import client as _client_module
+from aiokafka.client import ConnectionGroup
 from aiokafka.consumer import fetcher as _fetcher_module
 from aiokafka.consumer.fetcher import (
     READ_COMMITTED,
@@ -90,8 +91,10 @@ __all__ = [
 _OF_A_CONSUMER: Final = (
     "_client.cluster.brokers",
     "_client.cluster.leader_for_partition",
+    "_client._conns",
     "_client.close",
     "_client.force_metadata_update",
+    "_client.ready",
     "_client.send",
     "_coordinator",
     "_fetcher._client",
@@ -169,6 +172,11 @@ def replace_fetch_client(consumer: AIOKafkaConsumer, wrap: Callable[[Any], Any])
     fetcher = consumer._fetcher
     fetcher._client = wrapped = wrap(fetcher._client)
     return wrapped
+
+
+def connection_to(client: Any, node: int) -> Any:
+    """Return the connection that requests to a broker take; None where there is none."""
+    return client._conns.get((node, ConnectionGroup.DEFAULT))
 
 
 def fetch_options(request: FetchRequest) -> tuple[int, int, int, int, str]:

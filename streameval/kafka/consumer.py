@@ -373,7 +373,7 @@ class KafkaEventLog:
             if topic_partition in self._positions
         ]
         for number in numbers:
-            log.error("partition %d: the log does not hold the offset to read next", number)
+            log.error("partition %d: the log does not go on at the offset to read next", number)
             del self._positions[TopicPartition(self._topic, number)]
             if self._source is not None:
                 self._source.forget(number)

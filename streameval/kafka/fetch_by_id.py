@@ -8,6 +8,10 @@ that do not follow those read before. Kafka's protocol can tell, from version 13
 * a request carries the leader epoch of the last record read (KIP-320, KIP-595). A broker whose log
   ends that epoch earlier answers where the logs diverge, with no records.
 
+Before Kafka 4 a broker that is killed, and back within its session, goes on in the same epoch,
+whatever its disk holds. So over a new connection the last batch read is fetched once more, and its
+header compared.
+
 `VerifyingClient` stands between aiokafka's fetcher and its client. It sends this version and
 answers in the layout of version 11, which the fetcher reads. It asks brokers before 3.1 as aiokafka
 does.
@@ -47,9 +51,10 @@ from streameval.kafka.aiokafka_internals import (
     Response,
     Schema,
     TaggedFields,
+    connection_to,
     fetch_options,
 )
-from streameval.kafka.batch_format import batches, open_batch
+from streameval.kafka.batch_format import RECORDS, batches, open_batch
 from streameval.kafka.records import UNIT
 from streameval.kafka.topic_identity import UUID
 from streameval.kafka.unpacking import Memory, Parts
@@ -184,11 +189,16 @@ class _Response11:
         self.topics = [(topic, partitions)]
 
 
-class _Epochs:
-    """The leader epochs of the records fetched of one partition, up to offset `end`."""
+class _Past:
+    """What was fetched of one partition: leader epochs up to offset `end`, and the last batch.
+
+    Its `header` is b"" where none is known. The log was read over `connection`.
+    """
 
     def __init__(self) -> None:
         self.end = -1
+        self.header = b""
+        self.connection: Any = None
         self._starts: list[int] = []
         self._epochs: list[int] = []
 
@@ -197,26 +207,34 @@ class _Epochs:
         at = bisect_left(self._starts, offset)
         return self._epochs[at - 1] if at and offset <= self.end else NO_EPOCH
 
-    def learn(self, offset: int, records: bytes) -> None:
-        """Take note of the records that a fetch at `offset` brought."""
+    @property
+    def last(self) -> int:
+        """The offset at which the last batch begins."""
+        return int(_HEADER.unpack_from(self.header)[0])
+
+    def learn(self, offset: int, records: bytes, connection: Any) -> None:
+        """Take note of the records that a fetch at `offset` brought over a connection."""
+        self.connection = connection
         at = bisect_left(self._starts, offset) if offset <= self.end else 0
         del self._starts[at:], self._epochs[at:]
-        for start, end, epoch in _batches(records):
+        for at, start, end, epoch in _batches(records):
             if not self._epochs or epoch != self._epochs[-1]:
                 self._starts.append(start)
                 self._epochs.append(epoch)
             self.end = end
+            self.header = records[at : at + RECORDS]
 
 
-def _batches(records: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield first offset, next offset and leader epoch of each whole batch."""
+def _batches(records: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield place, first offset, next offset and leader epoch of each whole batch."""
     at, size = 0, len(records)
     while at + _HEADER.size <= size:
         first, length, epoch, version, last = _HEADER.unpack_from(records, at)
-        at += _BEFORE_LENGTH + length
-        if version != _VERSION or at > size:
+        end = at + _BEFORE_LENGTH + length
+        if version != _VERSION or end > size:
             return
-        yield first, first + last + 1, epoch
+        yield at, first, first + last + 1, epoch
+        at = end
 
 
 def _mark_in(topic_partition: TopicPartition, records: bytes, offset: int) -> RecordMark | None:
@@ -265,7 +283,7 @@ class VerifyingClient:
 
     def __init__(self, client: Any, topic: str, topic_id: str = "") -> None:
         self._client, self._topic, self.topic_id = client, topic, topic_id
-        self._epochs: dict[int, _Epochs] = {}
+        self._pasts: dict[int, _Past] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Take everything else from the client."""
@@ -273,7 +291,7 @@ class VerifyingClient:
 
     def forget(self, partition: int) -> None:
         """Compare the next fetch of a partition with nothing that was read before."""
-        self._epochs.pop(partition, None)
+        self._pasts.pop(partition, None)
 
     async def mark_at(self, partition: int, offset: int) -> RecordMark | None:
         """Return the mark of the record at `offset`; None where the log holds no record there.
@@ -301,18 +319,58 @@ class VerifyingClient:
 
     async def send(self, node: int, request: Any, **options: Any) -> Any:
         """Send a request to a broker; raises aiokafka's errors."""
-        if not isinstance(request, FetchRequest) or not self.topic_id:
+        if not isinstance(request, FetchRequest) or not self._topic:
             return await self._client.send(node, request, **options)
+        await self._client.ready(node)
+        connection = connection_to(self._client, node)
         asked = {partition: offset for _, asked in request.topics for partition, offset, _ in asked}
+        for partition in asked:
+            if code := await self._compare(node, connection, partition):
+                await asyncio.sleep(PAUSE_SECONDS)
+                return _Response11(self._topic, [(partition, code, -1, -1, -1, [], -1, b"")])
+        answer = await self._fetch(node, request, **options)
+        for _, partitions in answer.topics:
+            for partition, code, *_, records in partitions:
+                if records and not code:
+                    past = self._pasts.setdefault(partition, _Past())
+                    past.learn(asked[partition], records, connection)
+        return answer
+
+    async def _compare(self, node: int, connection: Any, partition: int) -> int:
+        """Return the error of a partition where another batch stands for the last; 0 without any.
+
+        Nothing is asked over the connection by which it was read. A follower may not have the batch
+        yet, and retention may have removed it: that tells nothing.
+        """
+        past = self._pasts.get(partition)
+        if past is None or past.connection is connection or not past.header:
+            return 0
+        place = [(self._topic, [(partition, past.last, 1)])]
+        answer = await self._fetch(node, FetchRequest(0, 1, 1, READ_UNCOMMITTED, place))
+        for _, partitions in answer.topics:
+            for _, code, *_, records in partitions:
+                if code and code != OffsetOutOfRangeError.errno:
+                    return int(code)
+                if records and records[:RECORDS] != past.header:
+                    return int(OffsetOutOfRangeError.errno)
+        past.connection = connection
+        return 0
+
+    async def _fetch(self, node: int, request: FetchRequest, **options: Any) -> Any:
+        """Fetch by the topic's id, where the broker tells one, else by its name."""
+        if not self.topic_id:
+            return await self._client.send(node, request, **options)
         epochs = {
-            partition: self._known(node, partition, offset) for partition, offset in asked.items()
+            partition: self._known(node, partition, offset)
+            for _, asked in request.topics
+            for partition, offset, _ in asked
         }
         try:
             answer = await self._client.send(node, _FetchById(request, self.topic_id, epochs))
         except NotImplementedError:  # a broker before 3.1
             return await self._client.send(node, request, **options)
         partitions = [
-            self._translated(asked, *partition)
+            _translated(*partition)
             for _, partitions, _ in answer.responses
             for partition in partitions
         ]
@@ -322,37 +380,34 @@ class VerifyingClient:
 
     def _known(self, node: int, partition: int, offset: int) -> int:
         """Return the epoch to send, if any: a follower that lags would call it a divergence."""
-        epochs = self._epochs.get(partition)
+        past = self._pasts.get(partition)
         leader = self._client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
-        return epochs.before(offset) if epochs is not None and node == leader else NO_EPOCH
+        return past.before(offset) if past is not None and node == leader else NO_EPOCH
 
-    def _translated(  # noqa: PLR0917  # the fields of the response, in its order
-        self,
-        asked: dict[int, int],
-        partition: int,
-        error: int,
-        high_watermark: int,
-        last_stable: int,
-        log_start: int,
-        aborted: list[tuple[int, int, Any]] | None,
-        preferred: int,
-        records: bytes | None,
-        tags: dict[int, bytes],
-    ) -> tuple[Any, ...]:
-        if error in _OTHER_TOPIC:
-            error = UnknownTopicOrPartitionError.errno
-        elif not error and _DIVERGING in tags:
-            error = OffsetOutOfRangeError.errno
-        if not error and records:
-            self._epochs.setdefault(partition, _Epochs()).learn(asked[partition], records)
-        aborts = [(producer, first) for producer, first, _ in aborted or ()]
-        return (
-            partition,
-            error,
-            high_watermark,
-            last_stable,
-            log_start,
-            aborts,
-            preferred,
-            records or b"",
-        )
+
+def _translated(  # noqa: PLR0917  # the fields of the response, in its order
+    partition: int,
+    error: int,
+    high_watermark: int,
+    last_stable: int,
+    log_start: int,
+    aborted: list[tuple[int, int, Any]] | None,
+    preferred: int,
+    records: bytes | None,
+    tags: dict[int, bytes],
+) -> tuple[Any, ...]:
+    if error in _OTHER_TOPIC:
+        error = UnknownTopicOrPartitionError.errno
+    elif not error and _DIVERGING in tags:
+        error = OffsetOutOfRangeError.errno
+    aborts = [(producer, first) for producer, first, _ in aborted or ()]
+    return (
+        partition,
+        error,
+        high_watermark,
+        last_stable,
+        log_start,
+        aborts,
+        preferred,
+        records or b"",
+    )

@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 
 import pytest
+from aiokafka.client import ConnectionGroup
 from aiokafka.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
@@ -30,6 +31,14 @@ class Client:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
         self.cluster = SimpleNamespace(leader_for_partition=lambda _: LEADER)
+        self.connection = "first"
+
+    async def ready(self, _):
+        return True
+
+    @property
+    def _conns(self):
+        return {(node, ConnectionGroup.DEFAULT): self.connection for node in (LEADER, FOLLOWER)}
 
     async def send(self, _, request):
         self.asked.append(request)
@@ -42,6 +51,10 @@ class Client:
 def answer(records=b"", error=0, tags=None):
     partition = (0, error, 100, 90, 5, [(7, 30, {})], -1, records, tags or {})
     return SimpleNamespace(responses=[(TOPIC_ID, [partition], {})])
+
+
+def answer_by_name(records=b""):
+    return SimpleNamespace(topics=[("t", [(0, 0, 100, 90, 5, [], -1, records)])])
 
 
 def fetch(client, *offsets, node=LEADER):
@@ -120,8 +133,69 @@ def test_another_log_is_an_error_that_the_fetcher_knows(code, tags, told, monkey
     assert partition == (0, told, 100, 90, 5, [(7, 30)], -1, b"")
 
 
+def reconnected(*answers, topic_id=TOPIC_ID):
+    """What the fetcher is told of offset 20, over another connection than offset 10 was read by.
+
+    Also the offsets that were asked for then.
+    """
+    client = verifying(*answers, topic_id=topic_id)
+    fetch(client, 10)
+    client._client.connection = "another"
+    told, _ = fetch(client, 20)
+    return told[0], [each.topics[0][1][0][1] for each in asked_of(client)][1:]
+
+
+def asked_of(client):
+    return [getattr(each, "_plain", each) for each in client._client.asked]
+
+
+def test_over_a_new_connection_the_last_batch_is_compared_first():
+    """It begins at offset 13; the batches before it may be gone."""
+    read, there = batch(10, 3, 1) + batch(13, 7, 1), batch(13, 7, 1) + batch(20, 1, 1)
+    told, asked = reconnected(answer(read), answer(there), answer())
+    assert (told[1], asked) == (0, [13, 20])
+
+
+def test_the_same_connection_and_a_log_of_which_nothing_was_read_are_not_compared():
+    client = verifying(answer(), answer(batch(10, 10, 1)), answer(), answer())
+    fetch(client, 10)
+    client._client.connection = "another"
+    fetch(client, 10, 20, 20)
+    assert [each.topics[0][1][0][1] for each in asked_of(client)] == [10, 10, 20, 20]
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, ""])
+def test_another_batch_in_its_place_is_out_of_range(topic_id, monkeypatch):
+    """Also where the broker tells no ids."""
+    monkeypatch.setattr(fetch_by_id, "PAUSE_SECONDS", 0)
+    said = answer if topic_id else answer_by_name
+    for other in (batch(13, 8, 1), batch(12, 8, 1), batch(13, 7, 1)[:-1] + b"x"):
+        read = batch(13, 7, 1)
+        told, asked = reconnected(said(read), said(other), topic_id=topic_id)
+        assert (told[1], asked) == (OffsetOutOfRangeError.errno, [13])
+
+
+@pytest.mark.parametrize("nothing", [answer(), answer(error=OffsetOutOfRangeError.errno)])
+def test_a_batch_that_is_not_there_tells_nothing(nothing, monkeypatch):
+    """A follower may not have it yet, and retention may have taken it."""
+    monkeypatch.setattr(fetch_by_id, "PAUSE_SECONDS", 0)
+    told, asked = reconnected(answer(batch(13, 7, 1)), nothing, answer())
+    assert (told[1], asked) == (0, [13, 20])
+
+
+def test_a_comparison_that_is_refused_is_made_again(monkeypatch):
+    monkeypatch.setattr(fetch_by_id, "PAUSE_SECONDS", 0)
+    read = batch(13, 7, 1)
+    client = verifying(answer(read), answer(error=6), answer(read), answer())
+    fetch(client, 10)
+    client._client.connection = "another"
+    told, _ = fetch(client, 20, 20)
+    assert [each[1] for each in told] == [6, 0]
+    assert [each.topics[0][1][0][1] for each in asked_of(client)] == [10, 13, 13, 20]
+
+
 def test_an_old_broker_and_one_without_ids_are_asked_by_name():
-    plain = SimpleNamespace(topics=[("t", [(0, 0)])])
+    plain = answer_by_name()
     old = verifying(NotImplementedError(), plain)
     fetch(old, 0)
     assert isinstance(old._client.asked[-1], FetchRequest)
