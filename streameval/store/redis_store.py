@@ -68,6 +68,7 @@ return 1
 # but a user who may read it may read the administrator's password.
 _KEEPS: Final = "noeviction"
 _PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
+_SAVED: Final = "rdb_last_bgsave_time_sec"  # Redis 6 has not the others of snapshots; -1: never
 
 
 class RedisStateStore(RedisCalls):
@@ -105,7 +106,10 @@ class RedisStateStore(RedisCalls):
         return Facts(
             version=", ".join(sorted({str(info["redis_version"]) for info in infos})),
             policy=next((each for each in policies if each != _KEEPS), _KEEPS),
-            persistent=all(any(info.get(sign) for sign in _PERSISTENT) for info in infos),
+            persistent=all(
+                any(info.get(sign) for sign in _PERSISTENT) or info.get(_SAVED, -1) >= 0
+                for info in infos
+            ),
             now=seconds * 1000 + microseconds // 1000,
         )
 

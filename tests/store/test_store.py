@@ -819,6 +819,27 @@ def test_facts_tell_version_policy_persistence_and_clock():
         assert asyncio.run(facts(server)).persistent
 
 
+@pytest.mark.parametrize(("seconds", "persistent"), [(-1, False), (0, True)])
+def test_redis_6_tells_of_its_snapshots_by_how_long_the_last_one_took(
+    seconds, persistent, monkeypatch
+):
+    async def scenario(server):
+        async with opened(server.url) as store:
+            (info,) = await store._servers.each("INFO")
+            old = {"redis_version": "6.2.14", "maxmemory_policy": "noeviction"}
+            old |= {"aof_enabled": info["aof_enabled"], "rdb_last_bgsave_time_sec": seconds}
+            answers = {"INFO": [old], "TIME": [(1, 2)]}
+
+            async def each(word):
+                return answers[word]
+
+            monkeypatch.setattr(store._servers, "each", each)
+            return await store.facts()
+
+    with servers.redis() as server:
+        assert asyncio.run(scenario(server)).persistent is persistent
+
+
 def test_the_embedded_store_runs_the_same_script():
     async def scenario(server):
         async with opened(server.url) as store:
