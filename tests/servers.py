@@ -609,6 +609,12 @@ def valkey_program():
     return get_binary_path()
 
 
+def redis_6(**options):
+    """Redis 6.2, as many still run it. A context manager."""
+    programs.need_pinned("Redis 6")
+    return _running(_redis("redis-6", programs.REDIS_6, None, None, "noeviction", options))
+
+
 def _for_the_process(context):
     stack = contextlib.ExitStack()
     server = stack.enter_context(context)
@@ -632,6 +638,12 @@ def shared_redis_cluster():
 def shared_valkey_cluster():
     """The same of Valkey."""
     return _for_the_process(redis_cluster(replicas=0, program=valkey_program()))
+
+
+@functools.cache
+def shared_redis_6():
+    """The Redis 6.2 that the tests of this process share; never kill it."""
+    return _for_the_process(redis_6())
 
 
 @functools.cache

@@ -12,6 +12,7 @@ is tried again, until the slot has moved.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -52,6 +53,13 @@ _PERHAPS_ELSEWHERE: Final = (
     *(exceptions.ConnectionError, exceptions.TimeoutError, OSError),
     *(exceptions.ClusterDownError, exceptions.ReadOnlyError),
 )
+
+# Redis 6 tells where in a script a command failed, and only then why. Redis 7 begins with why, as
+# without a script.
+_WHERE: Final = re.compile(
+    r"Error running script \(call to \w+\): @user_script: ?\d+: @user_script: \d+: -?"
+)
+_KINDS: Final = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}
 
 Command = tuple[Any, ...]
 Url = Callable[[], str]
@@ -172,6 +180,17 @@ def _key_of(command: Command) -> str | None:
     return str(command[3] if name in _SCRIPTS else command[1])
 
 
+async def _execute(client: Redis, command: Command) -> Any:
+    """Send a command; raises the error of a script as Redis 7 tells it."""
+    try:
+        return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+    except exceptions.ResponseError as error:
+        why, count = _WHERE.subn("", str(error))
+        if not count:
+            raise
+        raise _KINDS.get(why.partition(" ")[0], exceptions.ResponseError)(why) from None
+
+
 class _One:
     """One server, or the master of Sentinels."""
 
@@ -179,7 +198,12 @@ class _One:
         self._client, self.address, self._sentinels = client, address, sentinels
 
     async def call(self, *command: Any) -> Any:
-        return await self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        try:
+            return await _execute(self._client, command)
+        except exceptions.ReadOnlyError:
+            # The name may stand for another server by now, and this one keeps the connection.
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise
 
     async def calls(self, commands: Sequence[Command]) -> list[Any]:
         return await _together(self._client, commands)
@@ -256,7 +280,7 @@ class _Cluster:
         for _ in range(_MOVES):
             client = self.home(key) or await self._found(key)
             try:
-                return await client.execute_command(*command)  # type: ignore[no-untyped-call]
+                return await _execute(client, command)
             except exceptions.MovedError:  # first: it is an AskError too
                 await self._ask()
             except exceptions.AskError as error:

@@ -134,7 +134,7 @@ def test_every_variable_of_the_docs_sets_something(page):
     keys |= {f"{PREFIX}{key.upper()}_FILE" for key in SECRETS}
     keys |= {f"{PREFIX}CONFIG", PREFIX}
     tests = "".join((ROOT / "tests" / f"{name}.py").read_text() for name in ASKING)
-    keys |= set(re.findall(rf"\b{PREFIX}(?:SEED\w*|GOLDEN|TEST_PROGRAMS)", tests))
+    keys |= set(re.findall(rf"\b{PREFIX}(?:SEED\w*|GOLDEN|TEST_PROGRAMS|KAFKA_LIBS)", tests))
     assert set(re.findall(rf"\b{PREFIX}\w*", page.read_text())) <= keys
 
 

@@ -65,6 +65,7 @@ SERVERS = {
     "one server": servers.shared_redis,
     "cluster": servers.shared_redis_cluster,
     "Valkey's cluster": servers.shared_valkey_cluster,
+    "Redis 6.2": servers.shared_redis_6,
 }
 
 
@@ -759,6 +760,30 @@ def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
 
     with servers.redis() as server:
         asyncio.run(scenario(server))
+
+
+@pytest.mark.parametrize("kind", [servers.redis, servers.redis_6])
+def test_a_master_that_became_a_replica_is_left_for_what_its_name_stands_for_now(kind):
+    """As with a managed Redis: the old master keeps its connections, and the name moves."""
+
+    async def scenario(old, new, proxy):
+        clients = [servers.redis_client(server.url) for server in (old, new)]
+        async with opened(f"redis://127.0.0.1:{proxy.port}/0") as store:
+            await store.commit(commit_of(None, 10, [delta()]))
+            clients[1].replicaof("127.0.0.1", old.port)
+            while not clients[1].dbsize():  # noqa: ASYNC110 - the server copies
+                await asyncio.sleep(0.1)
+            clients[1].replicaof("NO", "ONE")
+            clients[0].replicaof("127.0.0.1", new.port)
+            proxy.target_port = new.port
+            async with asyncio.timeout(10):
+                assert await store.commit(commit_of(10, 20, [delta()])) == Applied()
+            assert (await store.user("u1", 1)).impressions == 20
+        for client in clients:
+            client.close()
+
+    with kind() as old, kind() as new, Proxy(old.port) as proxy:
+        asyncio.run(scenario(old, new, proxy))
 
 
 def test_a_store_that_evicts_is_refused_and_the_cure_named():
