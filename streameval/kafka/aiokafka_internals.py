@@ -18,7 +18,9 @@ aiokafka 0.14:
    stays (`Fetched.__delitem__`), so nothing is fetched twice.
 6. Clients connect by the name `create_conn`, with secrets as they were when the client was made.
    Ours reads those again that can be.
-7. The classes of the protocol and of batches let us write requests of newer versions, and unpack
+7. Clients ask for metadata by `_metadata_update`, and only brokers that they know. Ours asks the
+   configured servers where none of these answers: all may have other addresses by now (KIP-899).
+8. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
 Another version of aiokafka may lack some of this. Then this import fails, or `lacking` names the
@@ -36,7 +38,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import client as _client_module
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.consumer import fetcher as _fetcher_module
 from aiokafka.consumer.fetcher import (
     READ_COMMITTED,
@@ -64,6 +66,7 @@ from aiokafka.protocol.types import (
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.structs import BrokerMetadata
 
 __all__ = [
     "READ_UNCOMMITTED",
@@ -89,11 +92,14 @@ __all__ = [
 
 # Attributes of a consumer that was started.
 _OF_A_CONSUMER: Final = (
+    "_client.cluster._bootstrap_brokers",
     "_client.cluster.brokers",
     "_client.cluster.leader_for_partition",
     "_client._conns",
+    "_client._get_conn",
     "_client.close",
     "_client.force_metadata_update",
+    "_client.hosts",
     "_client.ready",
     "_client.send",
     "_coordinator",
@@ -129,12 +135,14 @@ _USED: Final = (
         ("_max_wait_ms", "_min_bytes", "_max_bytes", "_isolation_level", "_rack_id"),
     ),
     (GroupCoordinator.check_errors, ("_coordination_task",)),
+    (AIOKafkaClient._md_synchronizer, ("_metadata_update",)),
     (_fetcher_module.Fetcher._proc_fetch_request, ("MemoryRecords", "PartitionRecords")),
 )
 _ARGUMENTS: Final = (
     "self tp records aborted_transactions fetch_offset key_deserializer value_deserializer"
     " check_crcs isolation_level"
 )
+_BOOTSTRAP: Final = "bootstrap"
 _LEGACY_CODECS: Final = {1: "gzip_decode", 2: "snappy_decode", 3: "lz4_decode"}
 
 
@@ -232,6 +240,25 @@ async def _connect(*place: Any, **options: Any) -> Any:
 
 
 _client_module.create_conn = _connect
+_metadata_update = AIOKafkaClient._metadata_update
+
+
+async def _update_metadata(client: Any, cluster: Any, topics: Any) -> bool:
+    """Update what a client knows of the cluster; returns whether some broker has answered."""
+    if await _metadata_update(client, cluster, topics):
+        return True
+    brokers = client.cluster._bootstrap_brokers
+    try:
+        for host, port, _ in client.hosts:
+            brokers[_BOOTSTRAP] = BrokerMetadata(_BOOTSTRAP, host, port, None)
+            if await client._get_conn(_BOOTSTRAP) is not None:  # it is asked, too, and closed
+                return bool(await _metadata_update(client, cluster, topics))
+    finally:
+        brokers.pop(_BOOTSTRAP, None)
+    return False
+
+
+AIOKafkaClient._metadata_update = _update_metadata
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final

@@ -137,7 +137,7 @@ def test_an_aiokafka_that_lacks_a_private_part_is_read_the_plain_way_and_says_so
 
     assert all(isinstance(source, PlainSource) for source in asyncio.run(scenario()))
     (line,) = warned.messages
-    assert "(_client.cluster.brokers)" in line
+    assert "(_client.cluster._bootstrap_brokers)" in line
     assert "several times slower" in line
 
 

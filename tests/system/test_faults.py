@@ -199,6 +199,28 @@ def test_kafka_killed_and_started_again_needs_no_restart_of_the_worker():
         it.verify()
 
 
+def test_kafka_that_moves_behind_its_name_is_read_on():
+    """All brokers have other addresses when they are back: the configured servers tell them."""
+    with (
+        servers.kafka() as kafka,
+        Proxy(kafka.port) as name,
+        scene(kafka, partitions=2, settings={"kafka": f"127.0.0.1:{name.port}"}) as it,
+    ):
+        worker = it.worker()
+        it.produce(500)
+        it.read_all()
+        kafka.kill()
+        before, kafka.port = kafka.port, servers.free_port()
+        properties = kafka.folder / "server.properties"
+        properties.write_text(properties.read_text().replace(str(before), str(kafka.port)))
+        name.target_port = kafka.port
+        kafka.start()
+        it.produce(500)
+        it.read_all(90)
+        assert worker.running
+        it.verify()
+
+
 def test_kafka_that_stands_still_for_20_seconds():
     with servers.kafka() as kafka, scene(kafka) as it:
         worker = it.worker()
