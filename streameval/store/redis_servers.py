@@ -59,7 +59,6 @@ _PERHAPS_ELSEWHERE: Final = (
 _WHERE: Final = re.compile(
     r"Error running script \(call to \w+\): @user_script: ?\d+: @user_script: \d+: -?"
 )
-_KINDS: Final = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}
 
 Command = tuple[Any, ...]
 Url = Callable[[], str]
@@ -188,7 +187,9 @@ async def _execute(client: Redis, command: Command) -> Any:
         why, count = _WHERE.subn("", str(error))
         if not count:
             raise
-        raise _KINDS.get(why.partition(" ")[0], exceptions.ResponseError)(why) from None
+        read_only = why.startswith("READONLY")
+        kind = exceptions.ReadOnlyError if read_only else exceptions.ResponseError
+        raise kind(why) from None
 
 
 class _One:
