@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 import typer
 
 from streameval.base.errors import InputError
@@ -15,7 +14,7 @@ from streameval.base.instants import now
 from streameval.cli.common import Config, print_json, settings_of
 
 if TYPE_CHECKING:
-    from streameval.core.events import Decoded
+    from streameval.core.events import Decoded, EventDecoder
     from streameval.profiles.decoder import ProfileDecoder
     from streameval.profiles.mapping import Mapped
 
@@ -62,49 +61,50 @@ def map_(
         typer.echo(draft_profile(files), nl=False)
         return
     settings = settings_of(config, profile=profile)
-    from streameval.profiles.decoder import ProfileDecoder
-
-    decoder = settings.decoder()
-    if not isinstance(decoder, ProfileDecoder):
-        if settings.profile is not None:
-            raise InputError(
-                f"--profile: {settings.profile} is a class, and `map` shows what profiles in YAML"
-                f" make: `streameval replay --profile {settings.profile}` reads its events"
-            )
+    if settings.profile is None:
         raise InputError(
             "--profile: name one of `streameval profiles`, or your own file;"
             " `streameval map FILE --init` recognises a format"
         )
-    raise typer.Exit(int(not _map(decoder, files, explain=explain)))
-
-
-def _map(decoder: ProfileDecoder, files: Sequence[str], *, explain: bool) -> int:
-    """Print what each line becomes; return how many events there are."""
-    from streameval.profiles.health import Health
-
-    count, rejected, health = 0, _Rejected(), Health(decoder.mapping)
-    places: list[str] = []
-    for places, values in _lines(files, 1 if explain else _TOGETHER):
-        decoded, mapped = decoder.take(values)
-        for index, rejection in decoded.rejected:
-            rejected.add(places[index], rejection.reason, rejection.detail)
-        count += len(mapped)
-        if explain:
-            health.look(decoded.events, mapped)
-            typer.echo(f"{places[0]}: {_became(decoder, values[0], decoded, mapped)}")
-            continue
-        for one in mapped:
-            sys.stdout.buffer.write(msgspec.json.encode(one.fields) + b"\n")
-    sys.stdout.buffer.flush()
-    if not places:
-        raise InputError(f"{', '.join(files)}: no line to map")
-    for line in health.lines(now()):
-        typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
-    for said in decoder.near_misses.fresh() if explain else ():
-        typer.echo(f"warn {said}")
+    decoder, rejected = settings.decoder(), _Rejected()
+    count = _explain(decoder, files, rejected) if explain else _map(decoder, files, rejected)
     for said in (*rejected.lines(), decoder.said_ignored()):
         if said:
             typer.echo(said, err=True)
+    raise typer.Exit(int(not count))
+
+
+def _map(decoder: EventDecoder, files: Sequence[str], rejected: _Rejected) -> int:
+    """Print the events of all lines; return how many there are."""
+    count = 0
+    for places, values in _lines(files, _TOGETHER):
+        decoded, events = decoder.rewrite(values)
+        rejected.add(places, decoded)
+        count += len(events)
+        for event in events:
+            sys.stdout.buffer.write(event + b"\n")
+    sys.stdout.buffer.flush()
+    return count
+
+
+def _explain(decoder: EventDecoder, files: Sequence[str], rejected: _Rejected) -> int:
+    """Print what each line becomes, and the profile's health; return how many events there are."""
+    from streameval.profiles.decoder import ProfileDecoder
+    from streameval.profiles.health import Health
+
+    if not isinstance(decoder, ProfileDecoder):
+        raise InputError("--explain: the rules of a profile are explained, and a class has none")
+    count, health = 0, Health(decoder.mapping)
+    for places, values in _lines(files, 1):
+        decoded, mapped = decoder.take(values)
+        rejected.add(places, decoded)
+        count += len(mapped)
+        health.look(decoded.events, mapped)
+        typer.echo(f"{places[0]}: {_became(decoder, values[0], decoded, mapped)}")
+    for line in health.lines(now()):
+        typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
+    for said in decoder.near_misses.fresh():
+        typer.echo(f"warn {said}")
     return count
 
 
@@ -136,10 +136,11 @@ class _Rejected:
         self._reasons: Counter[str] = Counter()
         self._first: list[str] = []
 
-    def add(self, place: str, reason: str, detail: str) -> None:
-        self._reasons[reason] += 1
-        if len(self._first) < _NAMED:
-            self._first.append(f"{place}: {reason}: {detail}")
+    def add(self, places: Sequence[str], decoded: Decoded) -> None:
+        for index, (reason, detail) in decoded.rejected:
+            self._reasons[reason] += 1
+            if len(self._first) < _NAMED:
+                self._first.append(f"{places[index]}: {reason}: {detail}")
 
     def lines(self) -> Iterator[str]:
         yield from self._first
@@ -149,15 +150,18 @@ class _Rejected:
 
 
 def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Yield lines of files, so many at a time, each with its place."""
+    """Yield lines of files, so many at a time, with their places. Raises `InputError` for none."""
     from streameval.core.event_lines import numbered_lines_of
 
+    places: list[str] = []
     for file in files:
         for values, numbers in numbered_lines_of(file):
             places = [f"{file}:{number}" for number in numbers]
             for first in range(0, len(values), together):
                 part = slice(first, first + together)
                 yield places[part], values[part]
+    if not places:
+        raise InputError(f"{', '.join(files)}: no line to map")
 
 
 def _became(
@@ -182,8 +186,6 @@ def draft_profile(files: Sequence[str]) -> str:
     from streameval.profiles.draft import draft, taken_out
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
-    if not values:
-        raise InputError(f"{', '.join(files)}: no line to look at")
     path, messages = taken_out(values)
     around = f"unwrap: {path}  # the message, within an envelope\n" if path else ""
     formats = Counter(

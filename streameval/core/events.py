@@ -108,7 +108,9 @@ Latency = Annotated[
 ]
 
 
-class ImpressionEvent(msgspec.Struct, tag_field="type", tag="impression", gc=False):
+class ImpressionEvent(
+    msgspec.Struct, tag_field="type", tag="impression", gc=False, omit_defaults=True
+):
     """One item was shown to a user. Items of one `request_id` form a slate."""
 
     ts: Timestamp
@@ -124,7 +126,7 @@ class ImpressionEvent(msgspec.Struct, tag_field="type", tag="impression", gc=Fal
     whole: ClassVar[bool] = False
 
 
-class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
+class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False, omit_defaults=True):
     """A user did something with an item; `retract` takes an earlier feedback back."""
 
     ts: Timestamp
@@ -136,7 +138,7 @@ class FeedbackEvent(msgspec.Struct, tag_field="type", tag="feedback", gc=False):
     retract: Flag = False
 
 
-class SlateItem(msgspec.Struct, gc=False):
+class SlateItem(msgspec.Struct, gc=False, omit_defaults=True):
     """An item of a slate with more than its id; a missing position is its index + 1."""
 
     item_id: Id
@@ -145,7 +147,7 @@ class SlateItem(msgspec.Struct, gc=False):
     propensity: Propensity | None = None
 
 
-class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False):
+class SlateEvent(msgspec.Struct, tag_field="type", tag="slate", gc=False, omit_defaults=True):
     """A whole ranked list was shown to a user; `items` holds ids or objects, no item twice.
 
     A list without items showed nothing.
@@ -400,6 +402,21 @@ class EventDecoder:
             wrong = {index for index, _ in rejected}
             records = [index for index in records if index not in wrong]
         return Decoded(events, records, rejected)
+
+    def rewrite(
+        self,
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int] | None = None,
+        *,
+        short: bool = False,
+    ) -> tuple[Decoded, list[bytes]]:
+        """Decode as `decode_records` does; also return each event as JSON.
+
+        `short`: without positions that only say the order of the items, where that saves time.
+        """
+        del short
+        decoded = self.decode_records(values, timestamps)
+        return decoded, list(map(msgspec.json.encode, decoded.events))
 
     def _check(  # noqa: C901  # the hot loop: a call for each event would cost more
         self,

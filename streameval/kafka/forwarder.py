@@ -24,7 +24,6 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import msgspec
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
@@ -50,10 +49,10 @@ from streameval.kafka.record_source import RecordSource, open_source
 from streameval.kafka.records import DeadLetter, RecordLists
 from streameval.kafka.security import client_arguments
 from streameval.kafka.unreadable_batches import UnreadableBatches
-from streameval.profiles.decoder import ProfileDecoder
 
 if TYPE_CHECKING:
     from streameval.config.settings import Settings
+    from streameval.core.events import EventDecoder
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,6 @@ _SAY_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 5.0
 _NOTHING: Final = "-"
 """The word of a partition without records to read."""
-_ENCODE: Final = msgspec.json.Encoder().encode
 
 
 @lru_cache(_KNOWN_USERS)
@@ -134,14 +132,14 @@ class _Source:
         self.next: int | None = None  # the offset to read next, once it is known
         self.read_at = time.monotonic()
 
-    def take(self, partition: int, records: RecordLists, decoder: ProfileDecoder) -> int:
+    def take(self, partition: int, records: RecordLists, decoder: EventDecoder) -> int:
         """Map records just read, and let them wait; return how many messages no rule takes."""
         self.read_at = time.monotonic()
-        decoded, mapped = decoder.take(records.values, records.timestamps, with_places=False)
+        decoded, written = decoder.rewrite(records.values, records.timestamps, short=True)
         events: list[list[tuple[bytes, bytes]]] = [[] for _ in records.values]
         times = [0] * len(events)
-        for event, one, index in zip(decoded.events, mapped, decoded.records, strict=True):
-            events[index].append((event.user_id.encode(), _ENCODE(one.fields)))
+        for event, line, index in zip(decoded.events, written, decoded.records, strict=True):
+            events[index].append((event.user_id.encode(), line))
             times[index] = max(times[index], event.ts)
         letters = {
             index: DeadLetter(
@@ -182,14 +180,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
     def __init__(self, settings: Settings, pace: Pace) -> None:
         self._settings, self._pace = settings, pace
         self._client = client_arguments(settings)
-        self._decoders: dict[str, ProfileDecoder] = {}
+        self._decoders: dict[str, EventDecoder] = {}
         for source in settings.forward:
-            decoder = settings.decoder_by(source.profile)
-            if not isinstance(decoder, ProfileDecoder):
-                raise RefusedError(
-                    f"forward: {source.profile} is a class, and only profiles in YAML are forwarded"
-                )
-            self._decoders[source.topic] = decoder
+            self._decoders[source.topic] = settings.decoder_by(source.profile)
         self._letters = {
             topic: DeadLetters(self._client, topic, settings.dead_letter_topic)
             for topic in self._decoders

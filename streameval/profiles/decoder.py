@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 ENOUGH: Final = 1_000
 """Messages after which a profile that has mapped none is told."""
+_ENCODE: Final = msgspec.json.Encoder().encode
 _MOST_NAMES: Final = 200
 _MOST_LISTED: Final = 5
 
@@ -149,6 +150,17 @@ class ProfileDecoder(EventDecoder):
         self.mapped += len(decoded)
         ignored = self._ignored - before
         return Decoded(decoded, records, sorted(rejected.items()), ignored), mapped
+
+    def rewrite(
+        self,
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int] | None = None,
+        *,
+        short: bool = False,
+    ) -> tuple[Decoded, list[bytes]]:
+        """Decode as `decode_records` does; also return each event as JSON, with all its fields."""
+        decoded, mapped = self.take(values, timestamps, with_places=not short)
+        return decoded, [_ENCODE(one.fields) for one in mapped]
 
     def _with_schemas(self, values: Sequence[bytes | None]) -> Sequence[bytes | None]:
         """Return values with the frames of headers, after the registry was asked for new ids."""

@@ -3,9 +3,11 @@
 import random
 from collections import Counter
 
-from default_events import decode
+from default_events import DIMENSIONS, decode
 from oracle.figures import oracle
 from streams import accepted, cuts, hostile, permute_within_lateness, redeliver, to_json
+
+from streameval.core.events import EventDecoder
 
 
 def test_a_seed_gives_the_same_stream_again(seed):
@@ -15,6 +17,17 @@ def test_a_seed_gives_the_same_stream_again(seed):
 def test_what_producers_write_decodes_to_the_same_event(seed):
     _, events = hostile(seed)
     assert [decode(to_json(event), None, 0) for event in events] == events
+
+
+def test_what_a_decoder_writes_anew_is_the_same_event(seed):
+    """What a class decodes is forwarded so."""
+    _, events = hostile(seed)
+    decoder = EventDecoder(DIMENSIONS, 0)
+    values = [to_json(event) for event in events]
+    decoded, written = decoder.rewrite([*values, b"{"])
+    assert (decoded.events, decoded.records) == (events, [*range(len(events))])
+    assert [decode(value) for value in written] == events
+    assert all(b"null" not in value for value in written)
 
 
 def test_no_event_of_a_permutation_is_late_and_none_is_lost(seed):

@@ -10,6 +10,8 @@ from streameval.base.errors import ConfigError, StreamevalError, UnreachableErro
 from streameval.cli.app import app
 from streameval.config.settings import Settings
 from streameval.core.definition import Definition
+from streameval.kafka import forwarder
+from streameval.kafka.records import RecordLists
 from streameval.profiles import library
 
 TS = 1_700_000_000_000
@@ -84,13 +86,36 @@ def test_a_class_that_cannot_be_had_is_one_line(profile, said):
         Settings(profile=profile)
 
 
+def test_map_prints_the_events_of_a_class():
+    found = run("map", "--profile", "lines", "-", given=f"ann,a,shown,{TS}\nann,a\nann,a,click,7\n")
+    assert json.loads(found.stdout) == {
+        "type": "impression", "ts": TS, "user_id": "ann", "item_id": "a"
+    }  # fmt: skip
+    malformed, invalid = found.stderr.splitlines()
+    assert malformed.startswith("-:2: malformed: not enough values to unpack")
+    assert invalid.startswith("-:3: invalid: ")
+    assert run("map", "--profile", "lines", "-", given="ann,a\n").exit_code == 1
+
+
+def test_a_class_is_forwarded_as_a_profile_is():
+    settings = Settings(topic="t", forward=[{"topic": "shop", "profile": "several"}])
+    source = forwarder._Source()
+    records = RecordLists([4, 5, 6], [TS] * 3, [b"k"] * 3, [b"x:a,b", b"none", b"y:c"], 20)
+    source.take(0, records, settings.decoder_by("several"))
+    held = source.due(TS)
+    sent = [[(key, json.loads(value)["item_id"]) for key, value in one.events] for one in held]
+    assert sent == [[(b"u", "a"), (b"u", "b")], [], [(b"u", "c")]]
+    assert [one.letter and one.letter.offset for one in held] == [None, 5, None]
+    forwarder.Forwarder(settings, None)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("profiles", "lines"), "lines is a class (shop_events:Lines), and no profile in YAML"),
         (
-            ("map", "--profile", "lines", "-"),
-            "`streameval replay --profile lines` reads its events",
+            ("map", "--profile", "lines", "--explain", "-"),
+            "--explain: the rules of a profile are explained, and a class has none",
         ),
     ],
 )

@@ -253,7 +253,7 @@ def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(val
     [
         ("", ("--profile", "segment"), "odd.jsonl: no line to map"),
         ("\n\n", ("--profile", "segment", "--explain"), "odd.jsonl: no line to map"),
-        ("", ("--init",), "odd.jsonl: no line to look at"),
+        ("", ("--init",), "odd.jsonl: no line to map"),
         (
             "a,b\n1,2\n",
             ("--init",),
