@@ -61,7 +61,8 @@ class Log(NamedTuple):
 
 def judge_cluster(settings: Settings, cluster: Cluster) -> list[Finding]:
     """Judge whether the topics exist; a worker may create the one of dead letters itself."""
-    findings = [Finding("kafka", "ok", f"{settings.kafka} answers (cluster {cluster.cluster_id})")]
+    named = f" (cluster {cluster.cluster_id})" if cluster.cluster_id else ""
+    findings = [Finding("kafka", "ok", f"{settings.kafka} answers{named}")]
     topic, dead_letters = settings.topic, settings.dead_letter_topic
     if topic in cluster.topics:
         findings.append(Finding("topic", "ok", f"{topic} exists"))
@@ -359,8 +360,8 @@ def judge_stored(settings: Settings, log: Log, stored: Mapping[int, Stored]) -> 
 
 def _judge_origin(settings: Settings, log: Log, stored: Mapping[int, Stored]) -> Finding:
     check = "origin"
-    known = {state.cluster_id for state in stored.values()} - {log.cluster_id}
-    if not known:
+    known = {state.cluster_id for state in stored.values()} - {None, log.cluster_id}
+    if not (known and log.cluster_id):  # a server may not say which cluster it is
         return Finding(check, "ok", "the stored state was read from this cluster")
     message = (
         f"Redis holds offsets of another cluster ({', '.join(map(str, sorted(known, key=str)))})"

@@ -41,7 +41,10 @@ logging.getLogger("aiokafka").addHandler(logging.NullHandler())
 
 
 class Cluster(NamedTuple):
-    """A cluster's description of itself; `topics` are how many replicas each topic has."""
+    """A cluster's description of itself; `topics` are how many replicas each topic has.
+
+    `cluster_id` is "" where the server does not say which it is.
+    """
 
     cluster_id: str
     topics: Mapping[str, int]
@@ -75,7 +78,7 @@ async def cluster(client: Client) -> Cluster:
     """Ask for the cluster's id and its topics (asking for all creates none)."""
     async with _admin(client) as admin:
         about = await admin.describe_cluster()
-        return Cluster(str(about["cluster_id"]), await replicas(admin))
+        return Cluster(about["cluster_id"] or "", await replicas(admin))
 
 
 async def replicas(admin: AIOKafkaAdminClient) -> dict[str, int]:
@@ -148,7 +151,7 @@ async def sender(client: Client, topic: str) -> AsyncIterator[Send]:
     """Open a way to send records to a topic; at the end of the block all are acknowledged."""
     with our_errors(client):
         # The embedded broker knows no idempotent producers, so none is asked for.
-        producer = AIOKafkaProducer(**client, acks="all", linger_ms=20, compression_type="zstd")
+        producer = AIOKafkaProducer(**client, acks="all", linger_ms=20)
         try:
             await producer.start()
 

@@ -259,8 +259,9 @@ class DeadLetters:
         async with self._opening:  # partitions share it and may come at once
             if self._producer is None:
                 await self._create_topic()
-                # No idempotence: the embedded broker has none, and a repetition does no harm.
-                producer = AIOKafkaProducer(**self._client, acks="all", compression_type="zstd")
+                # No idempotence: the embedded broker has none, and a repetition does no harm. Not
+                # packed: some servers refuse that, such as Azure's Event Hubs.
+                producer = AIOKafkaProducer(**self._client, acks="all")
                 try:
                     await producer.start()
                 except BaseException:

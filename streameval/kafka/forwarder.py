@@ -34,6 +34,8 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     TopicAuthorizationFailedError,
+    UnknownError,
+    UnsupportedForMessageFormatError,
 )
 from aiokafka.partitioner import DefaultPartitioner
 
@@ -188,6 +190,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             for topic in self._decoders
         }
         self._group = f"{settings.group}.forward"
+        self._packing: str | None = "zstd"  # None: Kafka has refused it
         self._reader: RecordSource | None = None
         self._unreadable = UnreadableBatches(with_topic=True)
         self._sources: dict[TopicPartition, _Source] = {}
@@ -246,7 +249,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             **self._client,
             enable_idempotence=True,
             max_batch_size=_BATCH_BYTES,
-            compression_type="zstd",
+            compression_type=self._packing,
         )
         try:
             await producer.start()
@@ -541,6 +544,14 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             raise RefusedError(
                 f"forward: the topic {topic} refuses events as too large: raise its"
                 " max.message.bytes to what the topics read have, and start again (nothing is lost)"
+            ) from error
+        except (UnsupportedForMessageFormatError, UnknownError) as error:
+            # Of Azure's Event Hubs, and of a broker that has no zstd (aiokafka lacks its error).
+            if self._packing is None:
+                raise
+            refused, self._packing = self._packing, None
+            raise UnreachableError(
+                f"Kafka refuses events packed by {refused} ({error!r}): they are sent unpacked."
             ) from error
 
     def _say(self) -> None:

@@ -266,8 +266,8 @@ def stored(offset, *, cluster="c", under=SETTINGS):
     return Stored(**dict.fromkeys(Stored._fields) | known)
 
 
-def stored_findings(*states, start=10, end=100):
-    log = Log("c", {number: Extent(start, end) for number in range(len(states))})
+def stored_findings(*states, start=10, end=100, cluster="c"):
+    log = Log(cluster, {number: Extent(start, end) for number in range(len(states))})
     return by_check(judge_stored(SETTINGS, log, dict(enumerate(states))))
 
 
@@ -286,6 +286,13 @@ def test_offsets_of_another_cluster_are_refused():
     found = stored_findings(stored(40, cluster="other"))["origin"]
     assert (found.level, found.code) == ("fail", 2)
     assert "other" in found.message
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(None, ""), (None, "c"), ("c", "")])
+def test_a_cluster_that_does_not_say_which_it_is_is_not_another_one(theirs, ours):
+    assert stored_findings(stored(40, cluster=theirs), cluster=ours)["origin"].level == "ok"
+    answers = judge_cluster(SETTINGS, Cluster(ours, {}))[0].message
+    assert answers == f"broker:9092 answers{' (cluster c)' if ours else ''}"
 
 
 def test_state_of_another_definition_is_refused_as_a_worker_refuses_it():

@@ -8,10 +8,14 @@ from types import SimpleNamespace
 import pytest
 import trackers
 from aiokafka import TopicPartition
-from aiokafka.errors import MessageSizeTooLargeError
+from aiokafka.errors import (
+    MessageSizeTooLargeError,
+    UnknownError,
+    UnsupportedForMessageFormatError,
+)
 from aiokafka.partitioner import murmur2
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.config.load import load
 from streameval.kafka import forwarder, unreadable_batches
 from streameval.kafka.records import RecordLists
@@ -313,6 +317,45 @@ def test_its_consumer_has_what_the_configuration_says_of_consumers(tmp_path, mon
     assert (asked["session_timeout_ms"], asked["heartbeat_interval_ms"]) == (6_000, 2_000)
     assert asked["fetch_max_bytes"] == 2 << 20
     assert asked["metadata_max_age_ms"] == 30_000
+
+
+@pytest.mark.parametrize("error", [UnsupportedForMessageFormatError, UnknownError])
+def test_events_are_sent_unpacked_where_kafka_refuses_packed_ones(tmp_path, monkeypatch, error):
+    kafka, asked = Kafka(logs_of(trackers.stream(7, count=60))), []
+
+    async def refused(batch, topic, partition):
+        async def answer():
+            raise error
+
+        return answer()
+
+    async def topics(_):
+        pass
+
+    def producer(**arguments):
+        asked.append(arguments["compression_type"])
+        raise RefusedError("enough")
+
+    kafka.send_batch = refused
+    monkeypatch.setattr(forwarder.Forwarder, "_find_topics", topics)
+    monkeypatch.setattr(forwarder, "AIOKafkaConsumer", lambda **_: kafka)
+    monkeypatch.setattr(forwarder, "AIOKafkaProducer", producer)
+
+    async def turns():
+        one = await forwarder_of(kafka, settings_in(tmp_path))
+        with pytest.raises(RefusedError, match="enough"):
+            await one.run(asyncio.Event())
+        with pytest.raises(UnreachableError, match=r"refuses events packed by zstd .* unpacked"):
+            await one._turn(kafka, kafka)
+        with pytest.raises(RefusedError, match="enough"):
+            await one.run(asyncio.Event())
+        one._reader = kafka
+        with pytest.raises(error):  # it has another cause
+            await one._turn(kafka, kafka)
+
+    asyncio.run(turns())
+    assert asked == ["zstd", None]
+    assert not any(isinstance(each, dict) for each in kafka.done), "nothing is committed"
 
 
 def test_letters_that_wait_are_trouble_and_those_refused_are_counted(tmp_path):
