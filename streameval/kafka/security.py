@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # Connections within so many seconds share the token of a command.
 _TOKEN_SECONDS: Final = 10.0
 _COMMAND_SECONDS: Final = 15.0
+# Balancers before servers forget a connection that rests for longer, and tell nobody: Azure's after
+# 4 minutes, AWS's after 6. What is sent on it waits 40 s for an answer.
+_IDLE_MS: Final = 180_000
 
 
 def client_arguments(settings: Settings) -> dict[str, Any]:
@@ -38,6 +41,7 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.kafka,
         "security_protocol": settings.kafka_security_protocol,
+        "connections_max_idle_ms": _IDLE_MS,
     }
     if settings.kafka_security_protocol.endswith("SSL"):
         files = settings.kafka_ca_file, settings.kafka_cert_file, settings.kafka_key_file

@@ -67,6 +67,7 @@ return 1
 # Fields of INFO of a server that keeps its data. CONFIG would tell whether snapshots are planned,
 # but a user who may read it may read the administrator's password.
 _KEEPS: Final = "noeviction"
+_UNTOLD: Final = "unknown"
 _PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
 _SAVED: Final = "rdb_last_bgsave_time_sec"  # Redis 6 has not the others of snapshots; -1: never
 
@@ -102,9 +103,10 @@ class RedisStateStore(RedisCalls):
         """Ask the servers about themselves: of several, what is worst."""
         infos: list[dict[str, Any]] = await self._once(lambda: self._servers.each("INFO"))
         (seconds, microseconds), *_ = await self._once(lambda: self._servers.each("TIME"))
-        policies = [str(info["maxmemory_policy"]) for info in infos]
+        # Some servers that speak Redis's protocol do not tell these.
+        policies = [str(info.get("maxmemory_policy", _UNTOLD)) for info in infos]
         return Facts(
-            version=", ".join(sorted({str(info["redis_version"]) for info in infos})),
+            version=", ".join(sorted({str(info.get("redis_version", _UNTOLD)) for info in infos})),
             policy=next((each for each in policies if each != _KEEPS), _KEEPS),
             persistent=all(
                 any(info.get(sign) for sign in _PERSISTENT) or info.get(_SAVED, -1) >= 0

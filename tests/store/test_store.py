@@ -865,6 +865,22 @@ def test_redis_6_tells_of_its_snapshots_by_how_long_the_last_one_took(
         assert asyncio.run(scenario(server)).persistent is persistent
 
 
+def test_a_server_that_does_not_tell_its_policy_is_refused():
+    async def scenario(server):
+        async with opened(server.url) as store:
+
+            async def each(word):
+                return {"INFO": [{"aof_enabled": 1}], "TIME": [(1, 2)]}[word]
+
+            store._servers.each = each
+            assert (await store.facts()).version == "unknown"
+            with pytest.raises(RefusedError, match="maxmemory-policy unknown"):
+                await store.check()
+
+    with servers.redis() as server:
+        asyncio.run(scenario(server))
+
+
 def test_the_embedded_store_runs_the_same_script():
     async def scenario(server):
         async with opened(server.url) as store:
