@@ -59,7 +59,7 @@ def address(value: str) -> str:
     """Return `host:port`."""
     host, _, port = value.rpartition(":")
     good = port.isascii() and port.isdigit() and int(port) <= 65_535
-    if not host or "/" in host or not good:
+    if not re.fullmatch(r"[^\s/,;]+", host) or not good:
         raise ValueError(f"write host:port{_like(value)}, not {value!r}")
     return value
 
@@ -74,6 +74,8 @@ def web_address(value: str) -> str:
 
 def _like(value: str) -> str:
     """Suggest the intended address, if the value contains one."""
+    if re.search(r"\d[\s;]+\w", value):
+        return ", with a comma between several"
     meant = re.fullmatch(r"\w+://([\w.-]+:\d{1,5})/?", value, re.ASCII)
     return f", like {meant[1]}" if meant else ""
 
