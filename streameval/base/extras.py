@@ -21,6 +21,7 @@ EXTRAS: Final = {
     "fastavro": "avro",
     "google.protobuf": "protobuf",
     "grpc_tools": "protobuf",
+    "gssapi": "kerberos",
     "matplotlib": "report",
     "mcp": "mcp",
 }

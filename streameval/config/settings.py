@@ -264,9 +264,9 @@ class Settings(BaseSettings):
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="The protocol of Kafka's listener."
     )
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] = Field(
-        "SCRAM-SHA-512", description="The way to log in, with a SASL protocol."
-    )
+    kafka_sasl_mechanism: Literal[
+        "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"
+    ] = Field("SCRAM-SHA-512", description="The way to log in, with a SASL protocol.")
     kafka_username: str | None = Field(None, description="Kafka's user, with a SASL protocol.")
     kafka_password: SecretStr | None = Field(
         None, description="Kafka's password, with a SASL protocol."
@@ -278,6 +278,9 @@ class Settings(BaseSettings):
         (),
         description="Command that prints the token of OAUTHBEARER, alone or as `access_token` in"
         " JSON, in place of a file.",
+    )
+    kafka_kerberos_service: str = Field(
+        "kafka", description="The name of the brokers' principal in Kerberos, with GSSAPI."
     )
     kafka_instance_id: Name | None = Field(
         None,
@@ -459,13 +462,14 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _can_log_in_to_kafka(self) -> Self:
         sasl = self.kafka_security_protocol.startswith("SASL")
+        by_name = self.kafka_sasl_mechanism not in {"OAUTHBEARER", "GSSAPI"}
         token = bool(self.kafka_token_file), bool(self.kafka_token_command)
         if sasl and self.kafka_sasl_mechanism == "OAUTHBEARER":
             if sum(token) != 1:
                 raise ValueError(
                     "kafka_token_file, kafka_token_command: OAUTHBEARER needs one of them"
                 )
-        elif sasl and not (self.kafka_username and self.kafka_password):
+        elif sasl and by_name and not (self.kafka_username and self.kafka_password):
             raise ValueError("kafka_username, kafka_password: a SASL protocol needs both")
         elif any(token):
             raise ValueError("kafka_sasl_mechanism: a token needs OAUTHBEARER and a SASL protocol")

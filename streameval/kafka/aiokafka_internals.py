@@ -68,6 +68,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import BrokerMetadata
 
+from streameval.kafka.connection_errors import TokenError
+
 __all__ = [
     "READ_UNCOMMITTED",
     "Boolean",
@@ -236,7 +238,12 @@ async def _connect(*place: Any, **options: Any) -> Any:
     for name in ("ssl_context", "sasl_plain_password"):
         if (anew := getattr(options.get(name), "anew", None)) is not None:
             options[name] = anew()
-    return await _create_conn(*place, **options)
+    try:
+        return await _create_conn(*place, **options)
+    except Exception as error:
+        if type(error).__module__.startswith("gssapi."):  # no error of a connection to aiokafka
+            raise TokenError(str(error)) from error
+        raise
 
 
 _client_module.create_conn = _connect

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from aiokafka.abc import AbstractTokenProvider
 
 from streameval.base.errors import ConfigError
+from streameval.base.extras import require
 from streameval.kafka.connection_errors import TokenError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _IDLE_MS: Final = 180_000
 def client_arguments(settings: Settings) -> dict[str, Any]:
     """Return the arguments that every client of aiokafka takes: servers and security.
 
-    Raises ConfigError for files that hold no certificates.
+    Raises ConfigError for files that hold no certificates, `InputError` without Kerberos' package.
     """
     with suppress(ImportError):  # another aiokafka: secrets stay what they are now
         import streameval.kafka.aiokafka_internals  # noqa: F401  # it reads them anew
@@ -57,6 +58,9 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
             arguments["sasl_oauth_token_provider"] = _Tokens(
                 settings.kafka_token_file, settings.kafka_token_command
             )
+        elif settings.kafka_sasl_mechanism == "GSSAPI":
+            require("kafka_sasl_mechanism: GSSAPI", "gssapi")
+            arguments["sasl_kerberos_service_name"] = settings.kafka_kerberos_service
         else:
             arguments["sasl_plain_username"] = settings.kafka_username
             arguments["sasl_plain_password"] = _Password.of(

@@ -1,12 +1,14 @@
-"""Tokens for Kafka: from a file, from a command, or why there is none."""
+"""Tokens and tickets for Kafka: from a file, from a command, or why there is none."""
 
 import asyncio
 import sys
 
 import pytest
 
-from streameval.base.errors import ConfigError
+from streameval.base import extras
+from streameval.base.errors import ConfigError, InputError
 from streameval.config.load import load
+from streameval.kafka import aiokafka_internals
 from streameval.kafka.connection_errors import TokenError, unreached_error
 from streameval.kafka.security import client_arguments
 
@@ -89,6 +91,35 @@ def test_keys_that_do_not_agree_are_told(keys, said):
     with pytest.raises(ConfigError) as told:
         load(None, keys)
     assert said in str(told.value)
+
+
+KERBEROS = {"kafka_security_protocol": "SASL_SSL", "kafka_sasl_mechanism": "GSSAPI"}
+
+
+def test_kerberos_needs_its_package_and_no_password(monkeypatch):
+    monkeypatch.setattr(extras, "is_installed", lambda _: False)
+    with pytest.raises(InputError, match=r"GSSAPI needs gssapi, .* pip install .*\[kerberos\]"):
+        client_arguments(load(None, KERBEROS))
+    monkeypatch.setattr(extras, "is_installed", lambda package: package == "gssapi")
+    arguments = client_arguments(load(None, KERBEROS | {"kafka_kerberos_service": "broker"}))
+    assert arguments["sasl_mechanism"] == "GSSAPI"
+    assert arguments["sasl_kerberos_service_name"] == "broker"
+    assert "sasl_plain_username" not in arguments
+
+
+@pytest.mark.parametrize(
+    ("module", "wanted"), [("gssapi.raw.misc", TokenError), ("elsewhere", RuntimeError)]
+)
+def test_a_ticket_that_is_not_there_is_told_as_a_token(monkeypatch, module, wanted):
+    """To aiokafka such an error is none of a connection."""
+    kind = type("Gone", (RuntimeError,), {"__module__": module})
+
+    async def connect(**_):
+        raise kind("no credentials")
+
+    monkeypatch.setattr(aiokafka_internals, "_create_conn", connect)
+    with pytest.raises(wanted, match="no credentials"):
+        asyncio.run(aiokafka_internals._connect())
 
 
 @pytest.mark.parametrize("key", ["kafka_ca_file", "kafka_cert_file"])
