@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from streameval.core.events import mend
+from streameval.profiles.frames import body_of, framed_id
 
 COLUMNS: Final = tuple(
     """
@@ -44,7 +45,6 @@ COLUMNS: Final = tuple(
 
 
 _DEEPEST: Final = 5
-_FRAME: Final = 5
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -54,8 +54,8 @@ def parse(form: str, value: bytes) -> Any:
         return _decode(mend(value))
     if form == "snowplow" and value[:1] != b"[" and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
-    if value and not value[0] and value[_FRAME : _FRAME + 1] in {b"{", b"["}:
-        value = value[_FRAME:]  # JSON Schema in a registry's frame
+    if framed_id(value) is not None and (body := body_of(value))[:1] in {b"{", b"["}:
+        value = body  # JSON Schema in a registry's frame
     return _decode(mend(value))
 
 

@@ -1,16 +1,22 @@
 """The frame of a schema registry, which names the schema that wrote a value.
 
 It is a zero byte and the four bytes of an id, or a one and the sixteen bytes of a GUID. It stands
-before the value, or in a header of the record.
+before the value, or in a header of the record. AWS Glue's is a three, a byte that says how the rest
+is packed (0: not, 5: zlib), and a GUID.
 """
 
 from __future__ import annotations
 
+import zlib
 from typing import Final
 from uuid import UUID
 
+from streameval.base.limits import MAX_EVENT_BYTES
+
 # Bytes of a frame, by its first one.
-_FRAMES: Final = {0: 5, 1: 17}
+_FRAMES: Final = {0: 5, 1: 17, 3: 18}
+_GUID: Final = 16
+_GLUE: Final = (b"\x03\x00", b"\x03\x05")
 
 
 class Unframed(bytes):
@@ -34,11 +40,25 @@ def with_frame(value: bytes | None) -> bytes | None:
 def framed_id(value: bytes) -> str | None:
     """Return the id or GUID of the schema in a frame; None without one."""
     size = _FRAMES.get(value[0]) if value else None
-    if size is None or len(value) < size:
+    if size is None or len(value) < size or (value[0] == _GLUE[0][0] and not is_glue(value)):
         return None
-    return str(UUID(bytes=value[1:size]) if value[0] else int.from_bytes(value[1:size], "big"))
+    if value[0]:
+        return str(UUID(bytes=value[size - _GUID : size]))
+    return str(int.from_bytes(value[1:size], "big"))
+
+
+def is_glue(value: bytes) -> bool:
+    """Whether a value begins as AWS Glue's frame does."""
+    return value.startswith(_GLUE)
 
 
 def body_of(value: bytes) -> bytes:
-    """Return a framed value without its frame."""
-    return value[_FRAMES[value[0]] :]
+    """Return a framed value without its frame, unpacked. Raises ValueError, and `zlib.error`."""
+    body = value[_FRAMES[value[0]] :]
+    if not value.startswith(_GLUE[1]):
+        return body
+    unpacking = zlib.decompressobj()
+    body = unpacking.decompress(body, MAX_EVENT_BYTES)
+    if unpacking.unconsumed_tail:
+        raise ValueError(f"unpacked it has more than {MAX_EVENT_BYTES:,} bytes")
+    return body

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from streameval.base.errors import ConfigError
 from streameval.profiles.avro import AvroSchema
-from streameval.profiles.frames import body_of, framed_id
+from streameval.profiles.frames import body_of, framed_id, is_glue
 from streameval.profiles.protobuf import ProtobufSchema
 
 _SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -49,7 +49,10 @@ class SchemaFiles:
         if number not in self._schemas:
             known = ", ".join(sorted(self._schemas))
             raise ValueError(f"schema id {number}, and `schemas` has {known}: add its file")
-        return self._schemas[number].read_framed(body_of(value))
+        named = self._schemas[number]
+        if is_glue(value) and isinstance(named, ProtobufSchema):
+            raise ValueError("Protobuf in AWS Glue's frame is not read: send Avro or JSON")
+        return named.read_framed(body_of(value))
 
 
 def _schema(form: str, path: Path, message: str) -> AvroSchema | ProtobufSchema:

@@ -4,6 +4,8 @@ import io
 import json
 import random
 import struct
+import zlib
+from uuid import UUID
 
 import pytest
 import trackers
@@ -107,6 +109,42 @@ def test_a_schema_that_evolves_in_the_middle_of_a_topic_is_named_by_its_id(tmp_p
     (said,) = [one for _, one in read.decode_batch([framed(EVENTS[0], 13)])[1]]
     assert said.reason == "malformed"
     assert "schema id 13, and `schemas` has 12, 7: add its file" in said.detail
+
+
+GUID = UUID("b7b4a7f0-9c96-4e4a-a687-fb5de9ef0c63")
+
+
+def glue(value, *, packed=False):
+    """A value as AWS's serialisers write it: header version 3, packing, the schema version's id."""
+    return b"\x03" + (b"\x05" if packed else b"\0") + GUID.bytes + (
+        zlib.compress(value) if packed else value
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_glue_names_a_schema_by_its_guid(tmp_path, packed):
+    read = reader(tmp_path, f"schemas: {{{GUID}: a.avsc, 12: b.avsc}}", a=FIRST, b=SECOND)
+    values = [glue(body(event), packed=packed) for event in EVENTS]
+    assert read.decode_batch(values) == (PLAIN, [])
+    as_json = [glue(line, packed=packed) for line in trackers.lines(EVENTS)]
+    assert library.decoder_of(DEFINITION, "native").decode_batch(as_json) == (PLAIN, [])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (b"\x03\x05" + GUID.bytes[:15], "no frame"),
+        (b"\x03\x05" + GUID.bytes + zlib.compress(bytes(2_000_000)), "more than 1,048,576 bytes"),
+        (b"\x03\x05" + GUID.bytes + b"no zlib", "its schema does not read it"),
+        (b"\x03\x07" + GUID.bytes + body(EVENTS[0]), "no frame"),
+        (b"\x03\0" + bytes(16) + body(EVENTS[0]), "schema id 00000000-0000-0000-0000-0000000000"),
+    ],
+)
+def test_what_glue_did_not_write_is_told(tmp_path, value, said):
+    read = reader(tmp_path, f"schemas: {{{GUID}: a.avsc}}", a=FIRST)
+    events, ((_, rejection),) = read.decode_batch([value])
+    assert events == []
+    assert said in rejection.detail
 
 
 def test_single_objects_name_their_schema(tmp_path):

@@ -73,6 +73,10 @@ def test_a_stream_in_protobuf_is_the_stream_in_json(types, tmp_path):
     assert read.decode_batch(values) == (PLAIN, [])
     framed = [b"\0\0\0\0\x07\x02\x02" + value for value in values]  # one index, 1
     assert reader(tmp_path, "schemas: {7: event.proto}").decode_batch(framed) == (PLAIN, [])
+    guid = "00000000-0000-0000-0000-000000000007"
+    glue = b"\3\0" + bytes(15) + b"\7\1" + values[0]  # its number of the message is another one
+    (_, said), *_ = reader(tmp_path, f"schemas: {{{guid}: event.proto}}").decode_batch([glue])[1]
+    assert "Protobuf in AWS Glue's frame is not read" in said.detail
 
 
 def test_a_set_of_descriptors_needs_no_compiler(types, tmp_path):
