@@ -110,6 +110,8 @@ OURS: Final = frozenset({"impression", "slate", "feedback"})
 _UNWRAP: Final = "take the message out by a profile with `unwrap: {}` (docs/profiles.md)"
 _DOCS: Final = "convert it to the format of docs/events.md"
 _UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
+_SCHEMA: Final = "read it by a profile and its schema (docs/profiles.md), or send JSON objects"
+_FRAME: Final = "read it by a profile, which takes off what stands before the JSON"
 _ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.jsonl')"
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
 _SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
@@ -119,12 +121,14 @@ BYTES: Final = (
     (rb"\x28\xb5\x2f\xfd", "zstd", _UNPACK),
     (rb"\x04\x22\x4d\x18", "lz4", _UNPACK),
     (rb"Obj\x01", "an Avro file", "send JSON objects"),
-    (rb"\xc3\x01.{8}", "Avro (single object)", "send JSON objects"),
+    (rb"\xc3\x01.{8}", "Avro (single object)", _SCHEMA),
     (rb"PAR1", "a Parquet file", "send JSON objects"),
     (rb"(?:\xff\xfe|\xfe\xff).{2}|\{\x00|\x00\{\x00", "UTF-16", "send UTF-8"),
-    (rb"\x00.{4}\s*\{", "JSON Schema with a schema id", "leave out the five bytes before the JSON"),
+    (rb"\x00.{4}\s*\{", "JSON Schema with a schema id", _FRAME),
     # Confluent's serializers put a zero byte and the number of a schema before a value.
-    (rb"\x00.{4}", "Avro or Protobuf with a schema id", "send JSON objects"),
+    (rb"\x00.{4}", "Avro or Protobuf with a schema id", _SCHEMA),
+    (rb"\x03\x00.{16}\s*\{", "JSON Schema in AWS Glue's frame", _FRAME),
+    (rb"\x03[\x00\x05].{16}", "Avro or JSON in AWS Glue's frame", _SCHEMA),
     (rb"[\x80-\x8f\xde\xdf]", "MessagePack", "send JSON objects"),
     (rb"\xef\xbb\xbf", "JSON after a byte order mark (BOM)", "send UTF-8 without the mark"),
     (rb"[\[{]\s*\Z", "JSON over several lines", "write one event a line (jq -c)"),

@@ -138,6 +138,8 @@ SNOWPLOW = "shop\tweb\t2026-01-05 12:00:00.123\t2026-01-05 12:00:00.000" + "\t" 
     [
         (b"\x00\x00\x00\x00\x07avro", "Avro or Protobuf with a schema id"),
         (b'\x00\x00\x00\x00\x07{"type": "impression"}', "JSON Schema with a schema id"),
+        (b"\x03\0" + bytes(16) + b'{"type": "impression"}', "JSON Schema in AWS Glue's frame"),
+        (b"\x03\x05" + bytes(16) + b"\x78\x9c", "Avro or JSON in AWS Glue's frame"),
         (b"Obj\x01\x04", "an Avro file"),
         (gzip.compress(b'{"type": "impression"}', mtime=0), "gzip"),
         (b"\x28\xb5\x2f\xfd\x00", "zstd"),

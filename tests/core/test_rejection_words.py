@@ -194,7 +194,10 @@ MALFORMED = [
     ),
     (
         b"\x00\x00\x00\x00\x07\x02a\x90",
-        "this looks like Avro or Protobuf with a schema id: send JSON objects",
+        (
+            "this looks like Avro or Protobuf with a schema id: read it by a profile and its schema"
+            " (docs/profiles.md), or send JSON objects"
+        ),
     ),
     (
         encoded(SHOWN) + encoded(SHOWN),
