@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # slow to import, and not needed for a path
 MARKER: Final = "_streameval.json"
 """The file that names a folder's owner: deployments in one folder take each other's files."""
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+_IMPLIED: Final = _OBJECT_STORES - {"gcs"}
+"""The file systems that list a folder where there is a file below it."""
 
 
 class Location(NamedTuple):
@@ -39,8 +41,8 @@ class Location(NamedTuple):
 
     @property
     def has_folders(self) -> bool:
-        """Whether a folder must be made before files go into it; object stores have none."""
-        return self.files.type_name not in _OBJECT_STORES
+        """Whether a folder must be made before files go into it, or else no listing has it."""
+        return self.files.type_name not in _IMPLIED
 
 
 def is_uri(name: str) -> bool:
@@ -94,13 +96,23 @@ def list_folder(files: fs.FileSystem, path: str, *, recursive: bool = False) -> 
     """List a folder in order of name; an absent folder is empty."""
     from pyarrow import fs
 
-    selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
-    return sorted(files.get_file_info(selector), key=lambda info: info.path)
+    def below(*, recursive: bool) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+        return list(files.get_file_info(selector))
+
+    found = below(recursive=recursive)
+    folders = [info for info in found if info.type == fs.FileType.Directory]
+    if files.type_name == "gcs" and not (recursive or folders):
+        # It lists only folders that were made: whoever copies files there may have made none.
+        tails = (info.path.removeprefix(f"{path}/") for info in below(recursive=True))
+        names = {tail.partition("/")[0] for tail in tails if "/" in tail}
+        found += [fs.FileInfo(f"{path}/{name}", type=fs.FileType.Directory) for name in names]
+    return sorted(found, key=lambda info: info.path)
 
 
 def require_bucket(location: Location) -> None:
     """Raise OSError for an absent bucket, which listings take for an empty one."""
-    if location.has_folders:
+    if location.files.type_name not in _OBJECT_STORES:
         return
     from pyarrow import fs
 
@@ -143,7 +155,9 @@ def size(name: str) -> int:
 def first_line(error: BaseException, name: str) -> str:
     """Return the first line of an error, without the keys in its URI."""
     line = next(iter(str(error).splitlines()), "") or repr(error)
-    return line.partition(" (Request ID: ")[0].replace(name, redact(name))
+    for chatter in (" (Request ID: ", " error_info={", " Azure Error: "):
+        line = line.partition(chatter)[0]
+    return line.replace(name, redact(name))
 
 
 def require_name(name: str) -> None:

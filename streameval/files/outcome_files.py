@@ -297,6 +297,7 @@ class OutcomeFolder:
         """Make the folder ours; raises `RefusedError` where it is another deployment's."""
         with self._reaching():
             marker = f"{self._base}/{MARKER}"
+            require_bucket(self._location)  # some stores would make one
             self._files.create_dir(self._base)
             known = self._read(marker)
             if known is None:
@@ -494,14 +495,21 @@ class OutcomeFolder:
     def _move(self, source: str, target: str) -> None:
         """Move a file; nothing where another worker has done so meanwhile."""
         try:
-            self._files.move(source, target)
+            try:
+                self._files.move(source, target)
+            except NotImplementedError:  # Azure's storage without a hierarchical namespace
+                self._files.copy_file(source, target)
+                self._files.delete_file(source)
         except OSError:  # object stores do not say in one way that the source is gone
             if self._files.get_file_info(source).type != fs.FileType.NotFound:
                 raise
 
     def _remove_folder(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             self._files.delete_dir(path)
+        except OSError:  # the same
+            if self._files.get_file_info(path).type != fs.FileType.NotFound:
+                raise
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -516,7 +524,7 @@ class OutcomeFolder:
         with self._files.open_output_stream(passing) as stream:
             stream.write(content)
         self._sync(passing)
-        self._files.move(passing, path)
+        self._move(passing, path)
 
     def _above(self, path: str) -> list[str]:
         """The folders from `path` up to the root: each may have been made just now."""

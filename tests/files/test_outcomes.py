@@ -17,6 +17,7 @@ import duckdb
 import pyarrow.parquet
 import pytest
 from default_events import DIMENSIONS, ImpressionEvent, SlateEvent
+from pyarrow import fs
 from streams import cuts, hostile
 from world import World, simulate
 
@@ -495,6 +496,61 @@ def test_to_publish_again_changes_nothing_and_finishes_what_was_begun(folder):
         folder.publish("p0-0-9-aa")
         assert offsets(folder) == [1, 2]
     assert pending(folder) == []
+
+
+class OtherStore:
+    """A disk that lacks what pyarrow lacks of Google's and Azure's stores.
+
+    It lists no folder but those that it was told to make, moves nothing, and says in words of its
+    own that a folder is gone.
+    """
+
+    type_name = "gcs"
+
+    def __init__(self):
+        self.disk, self.made = fs.LocalFileSystem(), set()
+
+    def __getattr__(self, name):
+        return getattr(self.disk, name)
+
+    def create_dir(self, path):
+        self.made |= {path, *map(str, Path(path).parents)}
+        self.disk.create_dir(path)
+
+    def move(self, source, target):
+        raise NotImplementedError
+
+    def delete_dir(self, path):
+        if not Path(path).exists():
+            raise OSError(f"No such directory: {path}")
+        self.disk.delete_dir(path)
+
+    def get_file_info(self, what):
+        found = self.disk.get_file_info(what)
+        if isinstance(what, str) or what.recursive:
+            return found
+        return [info for info in found if info.is_file or info.path in self.made]
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_stores_without_moves_and_without_folders_will_do(folder, copied):
+    span = Span(0, 0, 9, "aa")
+    folder.write(span, [an_outcome(1), an_outcome(2, TIME + HOUR)])
+    store = OtherStore()
+    folder._location = folder._location._replace(files=store)
+    for _ in range(2):
+        folder.publish(span.name)
+        assert not folder.is_pending(span.name)
+    if copied:  # by something else, which makes no folders
+        store.made.clear()
+    assert offsets(folder) == [1, 2]
+    assert folder.hours(0, TIME + 9 * HOUR) == [TIME + HOUR, TIME]
+    assert folder.beyond(0, 3, None) == [span.name]
+    assert folder.remove_before(TIME + HOUR) == 1
+    assert offsets(folder) == [2]
+    assert folder.remove(0, [span.name], None) == 1
+    folder.discard(span.name)
+    assert offsets(folder) == []
 
 
 def test_what_lies_beyond_the_checkpoint_is_removed_for_its_partition_only(folder):
