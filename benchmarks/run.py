@@ -65,9 +65,9 @@ WITH_EXPERIMENT: Final = {
 }
 # What a worker keeps beside the peers, each of which does a part of its work. A loss of a quarter
 # of what runs have had shows (docs/benchmarks.md).
-OF_RAW_READER: Final = 0.22
-TIMES_FAUST: Final = 10.0
-TIMES_LOOP: Final = 1.6
+OF_RAW_READER: Final = 0.24
+TIMES_FAUST: Final = 11.0
+TIMES_LOOP: Final = 1.7
 VERDICTS: Final = {True: "met", False: "MISSED", None: ""}
 
 
