@@ -36,6 +36,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
     UnknownError,
     UnsupportedForMessageFormatError,
+    UnsupportedVersionError,
 )
 from aiokafka.partitioner import DefaultPartitioner
 
@@ -190,7 +191,9 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             for topic in self._decoders
         }
         self._group = f"{settings.group}.forward"
-        self._packing: str | None = "zstd"  # None: Kafka has refused it
+        # What some servers refuse that speak Kafka's protocol:
+        self._packing: str | None = "zstd"
+        self._idempotent = True
         self._reader: RecordSource | None = None
         self._unreadable = UnreadableBatches(with_topic=True)
         self._sources: dict[TopicPartition, _Source] = {}
@@ -247,12 +250,12 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         )
         producer = AIOKafkaProducer(
             **self._client,
-            enable_idempotence=True,
+            enable_idempotence=self._idempotent,
             max_batch_size=_BATCH_BYTES,
             compression_type=self._packing,
         )
         try:
-            await producer.start()
+            await self._start(producer)
             await consumer.start()
             self._reader = open_source(consumer, self._client, memory=memory)
             consumer.subscribe(list(self._decoders), listener=self)
@@ -266,6 +269,17 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 await answer_within(ending, _STOP_SECONDS)
             for letters in self._letters.values():
                 await letters.close(_STOP_SECONDS)
+
+    async def _start(self, producer: AIOKafkaProducer) -> None:
+        try:
+            await producer.start()
+        except (UnknownError, UnsupportedVersionError) as error:
+            if not self._idempotent:
+                raise
+            self._idempotent = False
+            raise UnreachableError(
+                f"Kafka has no idempotent producers ({error!r}): an event may be sent twice."
+            ) from error
 
     @property
     def trouble(self) -> str:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import ProducerFenced
+from aiokafka.errors import ProducerFenced, UnknownError, UnsupportedVersionError
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
@@ -151,7 +151,13 @@ async def resender(client: Mapping[str, Any], group: str) -> AsyncIterator[AIOKa
             transaction_timeout_ms=_TIMEOUT_MS,
         )
         try:
-            await producer.start()
+            try:
+                await producer.start()
+            except (UnknownError, UnsupportedVersionError) as error:
+                raise RefusedError(
+                    f"Kafka begins no transaction ({error!r}), without which a record may be sent"
+                    " twice: has this server none?"
+                ) from error
             yield producer
         except ProducerFenced as error:
             raise RefusedError(

@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import servers
 import trackers
 from aiokafka import TopicPartition
 from aiokafka.errors import (
@@ -17,8 +18,10 @@ from aiokafka.partitioner import murmur2
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.config.load import load
-from streameval.kafka import forwarder, unreadable_batches
+from streameval.kafka import admin, forwarder, unreadable_batches
 from streameval.kafka.records import RecordLists
+from streameval.kafka.resend import resender
+from streameval.kafka.security import client_arguments
 
 PLACES = [TopicPartition("shown", 0), TopicPartition("shown", 1), TopicPartition("done", 0)]
 PROFILES = {"shown": "metarank", "done": "segment"}
@@ -356,6 +359,48 @@ def test_events_are_sent_unpacked_where_kafka_refuses_packed_ones(tmp_path, monk
     asyncio.run(turns())
     assert asked == ["zstd", None]
     assert not any(isinstance(each, dict) for each in kafka.done), "nothing is committed"
+
+
+def test_a_server_without_idempotent_producers_will_do(tmp_path):
+    """As the embedded broker. Each event comes, though one may come twice."""
+    events = trackers.stream(7, count=60)
+    sent = [(b"k", json.dumps(trackers.segment(event)).encode()) for event in events]
+
+    async def run(server):
+        sources = [{"topic": "calls", "profile": "segment"}]
+        settings = settings_in(tmp_path, kafka=f"127.0.0.1:{server.port}", forward=sources)
+        client = client_arguments(settings)
+        await admin.create_topics(client, {"calls": 1, "t": 1})
+        async with admin.sender(client, "calls") as send:
+            for key, value in sent:
+                await send(key, value)
+        one, stop, found = forwarder.Forwarder(settings, Pace()), asyncio.Event(), []
+        running = asyncio.create_task(one.run(stop))
+        async with asyncio.timeout(60):
+            while len(found) < len(sent):
+                await asyncio.sleep(0.5)
+                _, found = await admin.sample(client, "t", 1_000)
+        stop.set()
+        await running
+        return found
+
+    with servers.tansu() as server:
+        found = asyncio.run(run(server))
+    users = sorted(json.loads(record.value)["user_id"] for record in found)
+    assert users == sorted(event["user_id"] for event in events)
+
+
+def test_a_server_without_transactions_resends_nothing(tmp_path):
+    async def resend(server):
+        client = client_arguments(settings_in(tmp_path, kafka=f"127.0.0.1:{server.port}"))
+        async with resender(client, "group"):
+            raise AssertionError("it has none")
+
+    with (
+        servers.tansu() as server,
+        pytest.raises(RefusedError, match="begins no transaction"),
+    ):
+        asyncio.run(resend(server))
 
 
 def test_letters_that_wait_are_trouble_and_those_refused_are_counted(tmp_path):
