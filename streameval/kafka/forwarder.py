@@ -250,6 +250,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         )
         producer = AIOKafkaProducer(
             **self._client,
+            acks="all",
             enable_idempotence=self._idempotent,
             max_batch_size=_BATCH_BYTES,
             compression_type=self._packing,
@@ -271,6 +272,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 await letters.close(_STOP_SECONDS)
 
     async def _start(self, producer: AIOKafkaProducer) -> None:
+        """Start it; the next one is not idempotent if Kafka has no such producers."""
         try:
             await producer.start()
         except (UnknownError, UnsupportedVersionError) as error:

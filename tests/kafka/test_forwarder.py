@@ -336,6 +336,7 @@ def test_events_are_sent_unpacked_where_kafka_refuses_packed_ones(tmp_path, monk
         pass
 
     def producer(**arguments):
+        assert arguments["acks"] == "all"
         asked.append(arguments["compression_type"])
         raise RefusedError("enough")
 
