@@ -104,7 +104,7 @@ def _values(key: str, field: FieldInfo) -> str:
     most = next((mark.max_length for mark in field.metadata if isinstance(mark, MaxLen)), None)
     if key in SECRETS:
         return f"secret, at least {least} characters" if least > 1 else "secret"
-    types: dict[object, str] = {tuple: "list", dict: "map", str: "text"}
+    types: dict[object, str] = {tuple: "list", dict: "map", str: "text", bool: "true or false"}
     kind = types.get(type(field.default), "text")
     return kind if most is None else f"{kind} of {least} to {most}"
 

@@ -297,6 +297,11 @@ class Settings(BaseSettings):
     kafka_ca_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="Certificates that sign Kafka's (PEM); without it, the system's."
     )
+    kafka_check_hostname: bool = Field(
+        default=True,
+        description="Whether a broker's certificate must name its host; `ssl.endpoint."
+        "identification.algorithm` of Java's clients.",
+    )
     kafka_cert_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="This worker's certificate (PEM), where Kafka wants one."
     )

@@ -20,6 +20,8 @@ from aiokafka.errors import (
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 
 _LOGGER = logging.getLogger("aiokafka")
+# OpenSSL's codes for a certificate that names another host, or another address.
+_OTHER_HOST: Final = frozenset({62, 64})
 # The beginnings of its messages about a failed connection; other messages give no reason.
 _FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
@@ -68,7 +70,10 @@ def unreached_error(where: str, error: BaseException) -> StreamevalError:
     if isinstance(error, TokenError):
         return UnreachableError(f"{where} is not asked, for want of a token: {said}")
     if isinstance(error, ssl.SSLCertVerificationError):
-        return RefusedError(f"{where} cannot be verified ({said}): set or correct kafka_ca_file")
+        cure = "set or correct kafka_ca_file"
+        if error.verify_code in _OTHER_HOST:
+            cure = "correct `kafka`, or see kafka_check_hostname"
+        return RefusedError(f"{where} cannot be verified ({said}): {cure}")
     if isinstance(error, BrokerResponseError):
         return RefusedError(
             f"{where} does not let us in ({said}): correct kafka_username, kafka_password,"

@@ -47,7 +47,9 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
     if settings.kafka_security_protocol.endswith("SSL"):
         files = settings.kafka_ca_file, settings.kafka_cert_file, settings.kafka_key_file
         try:
-            arguments["ssl_context"] = _Certificates.of(*files)
+            arguments["ssl_context"] = _Certificates.of(
+                *files, check_hostname=settings.kafka_check_hostname
+            )
         except OSError as error:  # of which `ssl.SSLError` is one
             raise ConfigError(
                 f"kafka_ca_file, kafka_cert_file, kafka_key_file: no certificates in PEM: {error}"
@@ -93,9 +95,17 @@ class _Certificates(ssl.SSLContext):
     _files: tuple[Path | None, Path | None, Path | None]
 
     @classmethod
-    def of(cls, ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Self:
+    def of(
+        cls,
+        ca_file: Path | None,
+        cert_file: Path | None,
+        key_file: Path | None,
+        *,
+        check_hostname: bool,
+    ) -> Self:
         """Read the certificates. Raises OSError, of which `ssl.SSLError` is one."""
-        made = cls(ssl.PROTOCOL_TLS_CLIENT)  # names are verified
+        made = cls(ssl.PROTOCOL_TLS_CLIENT)  # they are verified
+        made.check_hostname = check_hostname
         made._files = ca_file, cert_file, key_file  # its own
         if ca_file is None:
             made.load_default_certs()
@@ -107,7 +117,7 @@ class _Certificates(ssl.SSLContext):
 
     def anew(self) -> Self:
         """Read them again."""
-        return self.of(*self._files)
+        return self.of(*self._files, check_hostname=self.check_hostname)
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no types

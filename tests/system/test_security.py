@@ -85,6 +85,11 @@ def test_a_worker_reads_and_commits_over_tls(secured):
         ({"kafka_password": "no"}, "does not let us in ([Error 58] SaslAuthenticationFailed: Auth"),
         ({"kafka_sasl_mechanism": "SCRAM-SHA-512"}, "does not let us in ([Error 33] Unsupported"),
         ({"kafka_ca_file": None}, "cannot be verified ([SSL: CERTIFICATE_VERIFY_FAILED]"),
+        ({"kafka": "127.0.0.1:{kafka}"}, "correct `kafka`, or see kafka_check_hostname"),
+        (
+            {"kafka": "127.0.0.1:{kafka}", "kafka_check_hostname": False},
+            "ok   kafka: 127.0.0.1:{kafka} answers",
+        ),
         ({"kafka_security_protocol": "SASL_PLAINTEXT"}, "closes the connection (KafkaConnecti"),
         ({"redis": "rediss://localhost:{}/0"}, "certificate verify failed"),
         ({"redis": "rediss://localhost:{}/0?ssl_cert_reqs=none"}, "ok   redis: localhost:{} "),
@@ -92,12 +97,16 @@ def test_a_worker_reads_and_commits_over_tls(secured):
 )
 def test_the_doctor_says_which_secret_is_wrong(secured, changed, said):
     kafka, redis, told = secured
-    port = told["redis"].split(":")[2].split("/")[0]
-    changed = {key: value and value.format(port) for key, value in changed.items()}
+    ports = told["redis"].split(":")[2].split("/")[0], told["kafka"].split(":")[1]
+
+    def at(text):
+        return text.format(ports[0], kafka=ports[1]) if isinstance(text, str) else text
+
+    changed = {key: at(value) for key, value in changed.items()}
     worker = service.Worker(kafka.port, redis.url, "any", **told | changed)
     command = [sys.executable, "-m", "streameval.cli.app", "doctor", "--config", worker.config]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.format(port) in ran.stdout, ran.stdout
+    assert at(said) in ran.stdout, ran.stdout
     assert "Traceback" not in ran.stderr
 
 
