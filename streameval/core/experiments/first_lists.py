@@ -28,8 +28,10 @@ MOST_BUCKETS: Final = 128
 """The largest number of buckets of time."""
 FINEST_MS: Final = 60_000
 
-FirstList = tuple[int, tuple[int, ...]]
-"""The time (ms) of a slate, and its values as in `first_rows` without the users. The least wins."""
+FirstValues = tuple[int, ...]
+"""The values of a slate, as in `first_rows` without the users."""
+FirstList = tuple[int, FirstValues]
+"""The time (ms) of a slate, and its values. The least wins."""
 
 
 def first_rows(definition: Definition) -> tuple[str, ...]:

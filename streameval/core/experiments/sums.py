@@ -29,7 +29,7 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MAX_TS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
-from streameval.core.experiments.first_lists import FirstList
+from streameval.core.experiments.first_lists import FirstList, FirstValues
 from streameval.core.experiments.users import Visit
 from streameval.core.experiments.worths import Worths, widen
 from streameval.core.marks import NEVER
@@ -69,23 +69,20 @@ class Visits:
             self._add((user, experiment, arm), (time, values))
 
     def note(
-        self,
-        experiment: str,
-        arm: str,
-        slates: Sequence[Slate],
-        first_lists: Callable[[Sequence[Slate]], list[FirstList]],
+        self, experiment: str, arm: str, slates: Sequence[Slate], values: Iterable[FirstValues]
     ) -> None:
         """Note the users of slates, unless none of these slates can be the first of the user.
 
-        `first_lists` returns what each of some slates would be as a first list.
+        `values` are those that each slate has as a first list.
         """
         met = self._met.setdefault((experiment, arm), {})
-        chosen = [slate for slate in slates if slate.time <= met.get(slate.user, MAX_TS)]
-        if len(met) + len(chosen) > MOST_VISITS:
+        for slate, found in zip(slates, values, strict=True):
+            user, time = slate.user, slate.time
+            if time <= met.get(user, MAX_TS):
+                met[user] = time
+                self._add((user, experiment, arm), (time, found))
+        if len(met) > MOST_VISITS:
             met.clear()
-        for slate, first in zip(chosen, first_lists(chosen), strict=True):
-            self._add((slate.user, experiment, arm), first)
-            met[slate.user] = min(slate.time, met.get(slate.user, MAX_TS))
 
     def take(self, most: int | None, *, for_good: bool) -> list[Visit]:
         """Return up to `most` visits (None: all), as `ExperimentSums.take_visits` does."""
@@ -99,7 +96,9 @@ class Visits:
         return [Visit(*key, *first) for key, first in taken.items()]
 
     def _add(self, key: _Key, first: FirstList) -> None:
-        self._waiting[key] = min(first, self._waiting.get(key, first))
+        known = self._waiting.get(key)
+        if known is None or first < known:
+            self._waiting[key] = first
 
 
 def _pop(visits: dict[_Key, FirstList], most: int | None) -> dict[_Key, FirstList]:
@@ -437,8 +436,9 @@ class ExperimentSums:
         earliest = min(slate.time for slate in slates)
         arms.earliest = earliest if arms.earliest is None else min(arms.earliest, earliest)
         arms.with_arm += len(slates)
-        arms.widen(arm, self._worths.add(slates, arms.of(arm, self._worths.rows)))
-        self.visits.note(arms.users_key, arm, slates, self._worths.first_lists)
+        extremes, values = self._worths.add(slates, arms.of(arm, self._worths.rows))
+        arms.widen(arm, extremes)
+        self.visits.note(arms.users_key, arm, slates, values)
 
 
 def _earliest(

@@ -12,7 +12,7 @@ import numpy as np
 from streameval.base.arrays import Floats, Ints, distinct
 from streameval.base.limits import CLUSTERS
 from streameval.core.definition import Definition
-from streameval.core.experiments.first_lists import FirstList, first_rows, first_share
+from streameval.core.experiments.first_lists import FirstValues, first_rows, first_share
 from streameval.core.experiments.metrics import USERS, metrics_of, row_names
 from streameval.core.ledger import Rows
 from streameval.core.list_shapes import ListShapes
@@ -76,8 +76,8 @@ class SlateFigures:
             found[:, number] = _ends(_ratios(amounts[metric.numerator[0]], below * metric.unit))
         return found
 
-    def values_of_first(self, columns: Sequence[int]) -> tuple[int, ...]:
-        """Return the values of a slate as a `FirstList`, from its rows."""
+    def values_of_first(self, columns: Sequence[int]) -> FirstValues:
+        """Return the values of a slate as a first list, from its rows."""
         rows = self._rows
         there = [int(columns[rows[name]] > 0) for name in self._denominators]
         shares = [
@@ -138,19 +138,22 @@ class Worths:
         assert max(ends) == self._first_half, "each row has a name"
         self._index: dict[Worth, int] = {}
         self._columns = np.zeros((_MOST_WORTHS, self._first_half), np.int64)
-        self._values: dict[int, tuple[int, ...]] = {}
+        self._values: list[FirstValues] = []
         self._figures = SlateFigures(definition)
         self._shapes = ListShapes(definition)
 
-    def add(self, slates: Sequence[Slate], sums: Ints) -> Floats:
+    def add(self, slates: Sequence[Slate], sums: Ints) -> tuple[Floats, list[FirstValues]]:
         """Add slates to `sums`, int64 (rows, 256).
 
-        Returns the smallest and the largest figure of a single slate, as `ArmSums` has them.
+        Returns the smallest and the largest figure of a single slate, as `ArmSums` has them, and
+        the values of each slate as a first list.
         """
-        extremes = []
+        extremes: list[Floats] = []
+        values: list[FirstValues] = []
         for start in range(0, len(slates), _MOST_WORTHS):
             part = slates[start : start + _MOST_WORTHS]
             index = self._index_of(part)
+            values += [self._values[number] for number in index.tolist()]
             clusters = np.array([cluster_of(slate.user) for slate in part])
             order = np.argsort(clusters, kind="stable")
             begins = starts(clusters[order])
@@ -160,20 +163,7 @@ class Worths:
             kinds = distinct(index)
             repeated = np.searchsorted(kinds, index)
             extremes.append(self._figures.extremes(self._columns[kinds], repeated, amounts))
-        return functools.reduce(widen, extremes)
-
-    def first_lists(self, slates: Sequence[Slate]) -> list[FirstList]:
-        """Return the first list that each slate would be."""
-        found: list[FirstList] = []
-        for start in range(0, len(slates), _MOST_WORTHS):
-            part = slates[start : start + _MOST_WORTHS]
-            for slate, number in zip(part, self._index_of(part).tolist(), strict=True):
-                values = self._values.get(number)
-                if values is None:
-                    values = self._figures.values_of_first(self._columns[number].tolist())
-                    self._values[number] = values
-                found.append((slate.time, values))
-        return found
+        return functools.reduce(widen, extremes), values
 
     def _add_amounts(
         self, slates: Sequence[Slate], clusters: Ints, sums: Ints
@@ -217,7 +207,9 @@ class Worths:
             fresh = dict(zip(worths, slates, strict=True))
         if fresh:
             first = len(known)
-            self._columns[first : first + len(fresh)] = self._computed(list(fresh.values()))
+            columns = self._computed(list(fresh.values()))
+            self._columns[first : first + len(fresh)] = columns
+            self._values += map(self._figures.values_of_first, columns.tolist())
             known |= {worth: first + number for number, worth in enumerate(fresh)}
         return np.array([known[worth] for worth in worths])
 
