@@ -335,6 +335,9 @@ class EventDecoder:
         items = SlateItem.__struct_fields__
         self.near_misses = NearMisses(fields, items, kinds, self.parse, labels)
 
+    reads_records = False
+    """Whether values are `RecordValue`s, which know the keys and the headers of their records."""
+
     def parse(self, value: bytes) -> Any:
         """Return a value as plain data: a dict of fields, with texts, numbers, lists and dicts.
 

@@ -238,7 +238,7 @@ async def _read(
     while missing and time.monotonic() < give_up:
         for topic_partition, records in (await consumer.getmany(timeout_ms=FETCH_MS)).items():
             found += [
-                Sampled(each.partition, each.timestamp, each.key, value_of(each))
+                Sampled(each.partition, each.timestamp, each.key, value_of(each, whole=True))
                 for each in records
             ]
             # The position also counts offsets without a record of a compacted or transactional log.

@@ -91,6 +91,7 @@ def open_event_log(settings: Settings) -> KafkaEventLog:
         session_ms=settings.session_timeout,
         rack=settings.kafka_rack,
         instance=settings.kafka_instance_id,
+        whole=settings.decoder().reads_records,
     )
 
 
@@ -114,7 +115,8 @@ class KafkaEventLog:
     `client` are the arguments of `client_arguments`. Records that are fetched and not handed out
     take at most `memory` bytes, packed and unpacked. A worker silent for `session_ms` loses its
     partitions. With `rack`, a replica there answers. A member of the name `instance` that comes
-    back in time has its partitions again without a rebalance. `max_poll_ms` is for tests.
+    back in time has its partitions again without a rebalance. `whole` is that of `open_source`.
+    `max_poll_ms` is for tests.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class KafkaEventLog:
         session_ms: int = 10_000,
         rack: str | None = None,
         instance: str | None = None,
+        whole: bool = False,
         max_poll_ms: int = MAX_POLL_MS,
     ) -> None:
         self.cluster_id = ""
@@ -148,7 +151,7 @@ class KafkaEventLog:
             "rebalance_timeout_ms": REBALANCE_MS,
             "group_instance_id": instance,
         }
-        self._memory = memory
+        self._memory, self._whole = memory, whole
         self._consumer: AIOKafkaConsumer | None = None
         self._listener: Listener | None = None
         self._source: RecordSource | None = None  # on `_consumer`
@@ -186,7 +189,9 @@ class KafkaEventLog:
             try:
                 with listening() as heard:
                     await self._ask(consumer.start())
-                self._source = open_source(consumer, self._client, self._topic, self._memory)
+                self._source = open_source(
+                    consumer, self._client, self._topic, self._memory, whole=self._whole
+                )
                 self._consumer = consumer
                 await self._identify()
             except UnreachableError as away:

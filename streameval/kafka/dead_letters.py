@@ -43,7 +43,7 @@ from streameval.base.errors import RefusedError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.base.retry import Complaints, answer_within
 from streameval.kafka.admin import replicas
-from streameval.kafka.records import DeadLetter, schema_header
+from streameval.kafka.records import DeadLetter, headers_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ CLOSE_SECONDS: Final = 5.0
 CREATE_SECONDS: Final = 5.0
 # An election of leaders takes less; a longer wait is reported.
 WAITING_SECONDS: Final = 15.0
-# Bytes of key and value that each next form of a dead letter keeps; the last has headers only.
+OUR_HEADERS: Final = 6
+"""The number of headers that each dead letter has; those of its record come before."""
+# Bytes of key and value that each next form of a dead letter keeps; the last has our headers only.
 FORMS: Final = (MAX_DEAD_LETTER_BYTES, 1_024, 256, 0)
 # Errors about the records themselves, which no waiting changes.
 _FOR_GOOD: Final = (
@@ -241,17 +243,19 @@ class DeadLetters:
             "offset": letter.offset,
             "timestamp": letter.timestamp,
         }
+        assert len(headers) == OUR_HEADERS, "the record's own come before"
         return batch.append(
             timestamp=None,
             # A record without key and value is legal, but aiokafka sends none.
             value=b"" if letter.value is None else letter.value[:size],
             key=None if letter.key is None or not size else letter.key[:size],
+            # (Of one name, the last is ours.)
             headers=[
+                *(headers_of(letter.value) if size else ()),
                 *(
                     (name, str(value).encode(errors="backslashreplace"))
                     for name, value in headers.items()
                 ),
-                *schema_header(letter.value),
             ],
         )
 

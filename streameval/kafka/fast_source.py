@@ -17,9 +17,9 @@ from streameval.kafka.topic_identity import identify
 class FastSource:
     """The `RecordSource` on private parts of aiokafka."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, topic: str, memory: int) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, topic: str, memory: int, *, whole: bool) -> None:
         self._consumer, self._topic = consumer, topic
-        self._fetched = read_record_lists(consumer, memory)
+        self._fetched = read_record_lists(consumer, memory, whole=whole)
         self.unreadable = self._fetched.unreadable
         self._verifying: VerifyingClient = aiokafka_internals.replace_fetch_client(
             consumer, lambda client: VerifyingClient(client, topic)

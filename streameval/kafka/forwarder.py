@@ -258,7 +258,8 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         try:
             await self._start(producer)
             await consumer.start()
-            self._reader = open_source(consumer, self._client, memory=memory)
+            whole = any(each.reads_records for each in self._decoders.values())
+            self._reader = open_source(consumer, self._client, memory=memory, whole=whole)
             consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
                 await _until(stop, self._turn(consumer, producer))

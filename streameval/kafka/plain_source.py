@@ -51,8 +51,16 @@ class PlainSource:
     asked: BatchLocation | None = None
     broken = False
 
-    def __init__(self, consumer: AIOKafkaConsumer, client: Mapping[str, Any], topic: str) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        client: Mapping[str, Any],
+        topic: str,
+        *,
+        whole: bool = False,
+    ) -> None:
         self._consumer, self._client, self._topic = consumer, client, topic
+        self._whole = whole
         self._admin: AIOKafkaAdminClient | None = None
         self._suspects: dict[TopicPartition, _Suspect] = {}
         self.unreadable: dict[TopicPartition, str] = {}
@@ -74,7 +82,7 @@ class PlainSource:
                 await self._consumer.getmany(_NOBODY)
             left = end - time.monotonic()
             if found or left <= 0:
-                return {each: _lists(records) for each, records in found.items()}
+                return {each: self._lists(records) for each, records in found.items()}
             await asyncio.sleep(min(left, PAUSE_SECONDS))
 
     async def _read(
@@ -162,12 +170,17 @@ class PlainSource:
             consumer.seek(topic_partition, offset)
             while await consumer.position(topic_partition) < end:
                 found = await consumer.getmany(timeout_ms=FETCH_MS, max_records=1)
-                for lists in _lists(found.get(topic_partition, ())):
+                for lists in self._lists(found.get(topic_partition, ())):
                     row = (lists.offsets[0], lists.timestamps[0], lists.keys[0], lists.values[0])
                     return mark(*row) if row[0] == offset else None
             return None
         finally:
             await stop(consumer)
+
+    def _lists(self, records: Sequence[ConsumerRecord]) -> list[RecordLists]:
+        """Turn records into lists of `UNIT` at most."""
+        parts = (records[at : at + UNIT] for at in range(0, len(records), UNIT))
+        return [_unit(part, whole=self._whole) for part in parts]
 
     async def stop(self) -> None:
         """Stop the consumer, and the connection that tells which log this is."""
@@ -187,13 +200,10 @@ async def stop(consumer: AIOKafkaConsumer) -> None:
         await stop_whole(consumer)
 
 
-def _lists(records: Sequence[ConsumerRecord]) -> list[RecordLists]:
-    """Turn records into lists of `UNIT` at most; nothing is kept of a value that is too large."""
-    return [_unit(records[at : at + UNIT]) for at in range(0, len(records), UNIT)]
-
-
-def _unit(records: Sequence[ConsumerRecord]) -> RecordLists:
-    keys, values = [each.key for each in records], [value_of(each) for each in records]
+def _unit(records: Sequence[ConsumerRecord], *, whole: bool) -> RecordLists:
+    """Turn records into lists; nothing is kept of a value that is too large."""
+    keys = [each.key for each in records]
+    values = [value_of(each, whole=whole) for each in records]
     for at, value in enumerate(values):
         if value is not None and len(value) > MAX_EVENT_BYTES:
             values[at] = TooLarge.of(len(value), value[:MAX_DEAD_LETTER_BYTES])

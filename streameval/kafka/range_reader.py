@@ -111,7 +111,8 @@ async def open_range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
             await consumer.start()
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
-            source = open_source(consumer, client, topic, settings.read_memory)
+            whole = settings.decoder().reads_records
+            source = open_source(consumer, client, topic, settings.read_memory, whole=whole)
             yield RangeReader(consumer, source, topic)
         finally:
             await (stop(consumer) if source is None else source.stop())

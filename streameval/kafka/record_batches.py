@@ -36,14 +36,16 @@ from streameval.kafka.unpacking import Memory, Parts, bound_legacy_codecs
 PARTITION_BYTES: Final = (4 << 20, 64 << 10)
 
 
-def read_record_lists(consumer: AIOKafkaConsumer, memory: int = READ_MEMORY) -> Fetched:
+def read_record_lists(
+    consumer: AIOKafkaConsumer, memory: int = READ_MEMORY, *, whole: bool = False
+) -> Fetched:
     """Have `getmany` of a consumer that was just started hand out `RecordLists` for records.
 
     Its `max_records` then counts `RecordLists`, and `unit` bounds the records in each. Everything
-    that was read and is not handed out takes at most `memory` bytes.
+    that was read and is not handed out takes at most `memory` bytes. `whole` is that of `value_of`.
     """
     tap = FetchTap(consumer)
-    fetched = Fetched(Memory(memory), tap)
+    fetched = Fetched(Memory(memory), tap, whole=whole)
     tap.install(fetched, fetched.restrained)
     fetched.share(1)
     bound_legacy_codecs(memory // 32)
@@ -59,8 +61,9 @@ class Fetched(OrderedDict[Any, Any]):
 
     unit = UNIT
 
-    def __init__(self, memory: Memory, tap: FetchTap | None = None) -> None:
+    def __init__(self, memory: Memory, tap: FetchTap | None = None, *, whole: bool = False) -> None:
         super().__init__()
+        self.whole = whole
         self.memory = memory
         self.unreadable: dict[Any, str] = {}
         self.transactional: set[Any] = set()  # partitions where transactions were seen
@@ -161,7 +164,7 @@ class ListedRecords(FetchedPartition):
             self.topic_partition,
         )
         first, transactional = self.next_fetch_offset, self._fetched.transactional
-        gathered = _Gathered(first, unit)
+        gathered = _Gathered(first, unit, whole=self._fetched.whole)
         batch: Any = None
         try:
             for raw in batches(self.data):
@@ -213,14 +216,15 @@ class _Gathered:
     `missing` are the runs of offsets among them that have no record.
     """
 
-    __slots__ = ("_first", "_unit", "beyond", "missing", "rows", "size")
+    __slots__ = ("_first", "_unit", "_whole", "beyond", "missing", "rows", "size")
 
-    def __init__(self, first: int, unit: int) -> None:
+    def __init__(self, first: int, unit: int, *, whole: bool) -> None:
         self.rows: list[Any] = []
         self.missing: list[tuple[int, int]] = []
         self.size = 0
         self.beyond = self._first = first
         self._unit = unit
+        self._whole = whole
 
     def go_on(self, offset: int) -> None:
         """Go on at `offset`; nothing is missing before it."""
@@ -262,13 +266,13 @@ class _Gathered:
 
     def take(self) -> RecordLists:
         """Return everything gathered, and begin anew."""
-        rows, size, missing = self.rows, self.size, self.missing
+        rows, size, missing, whole = self.rows, self.size, self.missing, self._whole
         self.rows, self.size, self.missing = [], 0, []
         return RecordLists(
             [row.offset for row in rows],
             [row.timestamp for row in rows],
             [row.key for row in rows],
-            [value_of(row) if row.headers else row.value for row in rows],
+            [value_of(row, whole=whole) if row.headers or whole else row.value for row in rows],
             size,
             missing,
         )

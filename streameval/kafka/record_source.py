@@ -82,16 +82,20 @@ def open_source(
     client: Mapping[str, object],
     topic: str = "",
     memory: int = READ_MEMORY,
+    *,
+    whole: bool = False,
 ) -> RecordSource:
     """Open the fast source where this aiokafka allows it, else the plain one.
 
     `consumer` was just started with the arguments `client`, and has no subscription yet. Without
     the `topic`, which may be one of several then, the source reads, and answers no questions on it.
     Records that are fetched and not handed out take at most `memory` bytes; the plain source bounds
-    fetches only.
+    fetches only. With `whole`, values know the keys and headers of their records.
     """
     fast = _fast(consumer)
-    return PlainSource(consumer, client, topic) if fast is None else fast(consumer, topic, memory)
+    if fast is None:
+        return PlainSource(consumer, client, topic, whole=whole)
+    return fast(consumer, topic, memory, whole=whole)
 
 
 def _fast(consumer: AIOKafkaConsumer) -> type[FastSource] | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
+from streameval.base.limits import DEAD_LETTER_OVERHEAD
 from streameval.core.events import Rejection
-from streameval.profiles.frames import Unframed
+from streameval.profiles.frames import SCHEMA_HEADER, Headers, RecordValue
 
 UNIT = 1_000
 """Records handed out together, at most."""
-SCHEMA_HEADER: Final = "__value_schema_id"
-"""The header in which producers may put the frame of a value (Confluent's serialisers)."""
 
 
 class Records(NamedTuple):
@@ -57,24 +56,29 @@ class RecordLists(NamedTuple):
         return max([*(at + 1 for at in self.offsets[-1:]), *(end for _, end in self.missing[-1:])])
 
 
-def value_of(record: Any) -> bytes | None:
-    """Return the value of a record of aiokafka; it knows the frame that a header may have."""
+def value_of(record: Any, *, whole: bool = False) -> bytes | None:
+    """Return the value of a record of aiokafka.
+
+    It is a `RecordValue` if it is to be `whole`, or if a header has its frame.
+    """
     value: bytes | None = record.value
-    for name, frame in record.headers:
-        if name == SCHEMA_HEADER and frame and value.__class__ is bytes:
-            return Unframed.of(value, frame)
+    if value.__class__ is not bytes:
+        return value
+    if whole or any(name == SCHEMA_HEADER and frame for name, frame in record.headers):
+        return RecordValue.of(value, record.key, record.headers)
     return value
 
 
 def cut(text: bytes, size: int) -> bytes:
-    """Return the first bytes of a key or value, which still knows its frame."""
-    head = text[:size]
-    return Unframed.of(head, text.frame) if isinstance(text, Unframed) else head
+    """Return the first bytes of a key or value, which still knows its record."""
+    if isinstance(text, RecordValue):
+        return RecordValue.of(text[:size], text.key, text.headers)
+    return text[:size]
 
 
-def schema_header(value: bytes | None) -> list[tuple[str, bytes]]:
-    """Return the header with the frame of a value, if there was one."""
-    return [(SCHEMA_HEADER, value.frame)] if isinstance(value, Unframed) else []
+def headers_of(value: bytes | None) -> Headers:
+    """Return the headers of the record of a value that knows them."""
+    return value.headers if isinstance(value, RecordValue) else ()
 
 
 class BatchLocation(NamedTuple):
@@ -103,6 +107,12 @@ class DeadLetter(NamedTuple):
     key: bytes | None
     value: bytes | None
     rejection: Rejection
+
+    @property
+    def size(self) -> int:
+        """The bytes of key, value and headers, and the overhead of a dead letter."""
+        headers = sum(len(name) + len(value or b"") for name, value in headers_of(self.value))
+        return DEAD_LETTER_OVERHEAD + len(self.key or b"") + len(self.value or b"") + headers
 
 
 class Listener(Protocol):

@@ -19,9 +19,10 @@ from aiokafka.errors import ProducerFenced, UnknownError, UnsupportedVersionErro
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.kafka.admin import our_errors, partitions
-from streameval.kafka.dead_letters import FORMS
+from streameval.kafka.dead_letters import FORMS, OUR_HEADERS
 from streameval.kafka.range_reader import SILENCE_SECONDS
-from streameval.kafka.records import cut, schema_header, value_of
+from streameval.kafka.records import cut, headers_of
+from streameval.profiles.frames import RecordValue
 
 RESENT: Final = "resent"
 """The header of a mark: the topic, partition and offset of the record that was sent."""
@@ -126,7 +127,7 @@ def _letter(record: Any, resent: set[Place], most: int) -> Letter | None:
             resent.add(Place(topic, int(partition), int(offset)))
             return None
         place = Place(headers["topic"], int(headers["partition"]), int(headers["offset"]))
-        value = value_of(record) or b""
+        value = RecordValue.of(record.value or b"", record.key, record.headers[:-OUR_HEADERS])
         return Letter(
             place,
             headers["reason"],
@@ -181,7 +182,7 @@ async def resend(
                         topic,
                         letter.value,
                         letter.key,
-                        headers=schema_header(letter.value),
+                        headers=list(headers_of(letter.value)),
                         partition=letter.place.partition,
                         timestamp_ms=letter.timestamp if letter.timestamp >= 0 else None,
                     ),

@@ -27,6 +27,7 @@ from streameval.core.events import (
     printable,
 )
 from streameval.core.foreign_formats import Foreign, format_of
+from streameval.profiles.envelopes import beside
 from streameval.profiles.frames import framed_id, with_frame
 from streameval.profiles.mapping import Mapped, Mapping, MappingError
 
@@ -62,6 +63,7 @@ class ProfileDecoder(EventDecoder):
         super().__init__(*args)
         self._name, self.mapping, self._registry = name, mapping, registry
         self._is_binary = mapping.profile.is_binary
+        self.reads_records = mapping.reads_records
         # Values by one schema alone may begin with what looks like a frame.
         by_id = isinstance(mapping.profile.schemas or "", dict)
         self._has_frames = registry is not None or by_id
@@ -118,13 +120,13 @@ class ProfileDecoder(EventDecoder):
 
         `with_places`: items have their positions also where these only say the order of the items.
         """
-        values = self._with_schemas(values)
+        framed = self._with_schemas(values)
         before = self._ignored
         mapped: list[Mapped] = []
         records: list[int] = []
         rejected: dict[int, Rejection] = {}
-        for index, value in enumerate(values):
-            found = self._mapped(value)
+        for index, value in enumerate(framed):
+            found = self._mapped(value, beside(values[index]) if self.reads_records else {})
             if isinstance(found, Rejection):
                 rejected[index] = found
             elif found:
@@ -170,14 +172,14 @@ class ProfileDecoder(EventDecoder):
             self._registry.ask(missing)
         return values
 
-    def _mapped(self, value: bytes | None) -> list[Mapped] | Rejection:
-        """Map a value, and count its messages that no rule takes."""
+    def _mapped(self, value: bytes | None, around: dict[str, Any]) -> list[Mapped] | Rejection:
+        """Map a value with what is around it, and count its messages that no rule takes."""
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
         parse = self._parser_of(value)
         by_schema = self._is_binary or parse is not self.mapping.parse
         try:
-            found, ignored = self.mapping.events(parse(value))
+            found, ignored = self.mapping.events(parse(value), around)
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
@@ -189,7 +191,7 @@ class ProfileDecoder(EventDecoder):
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
-        if by_schema or not is_plain(value) or has_all(value):
+        if by_schema or around or not is_plain(value) or has_all(value):
             for one in found:
                 one.plain = False
         return found

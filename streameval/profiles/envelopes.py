@@ -1,8 +1,8 @@
 """Envelopes of messages: CloudEvents of any shape, and Snowplow's own forms.
 
 CloudEvents 1.0 comes structured (`data`, or base64 in `data_base64`) and in batches (an array). In
-its binary form the value is the message itself, and the envelope is in headers. Snowplow's
-enriched event as TSV has the columns of its canonical event model.
+its binary form the value is the message itself, and the envelope is in headers (`beside`).
+Snowplow's enriched event as TSV has the columns of its canonical event model.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from streameval.core.events import mend
-from streameval.profiles.frames import body_of, framed_id
+from streameval.profiles.frames import RecordValue, body_of, framed_id
 
 COLUMNS: Final = tuple(
     """
@@ -44,6 +44,8 @@ COLUMNS: Final = tuple(
 )
 
 
+ENVELOPE: Final = "_envelope"
+_HELD: Final = ("data", "data_base64")
 _DEEPEST: Final = 5
 _decode = msgspec.json.Decoder(Any).decode
 
@@ -68,17 +70,20 @@ def is_bare(value: Any, form: str) -> bool:
     )
 
 
-def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
-    """Yield the messages of a value without their envelopes."""
+def unwrap(value: Any, form: str, depth: int = 0, *, keep: bool = False) -> Iterator[Any]:
+    """Yield the messages of a value without their envelopes.
+
+    With `keep`, a message has what stands around it as `_envelope`.
+    """
     if isinstance(value, list):
         for part in value:
-            yield from unwrap(part, form, depth)
+            yield from unwrap(part, form, depth, keep=keep)
         return
     if (
         depth < _DEEPEST
         and isinstance(value, dict)
         and "specversion" in value
-        and ("data" in value or "data_base64" in value)
+        and any(name in value for name in _HELD)
     ):
         data = value.get("data")
         if data is None and "data_base64" in value:
@@ -87,7 +92,9 @@ def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
                 raise ValueError("data_base64 holds none")
         elif isinstance(data, str):
             data = of_text(data)
-        yield from unwrap(data, form, depth + 1)
+        messages = unwrap(data, form, depth + 1, keep=keep)
+        around = {name: each for name, each in value.items() if name not in _HELD}
+        yield from (within(around, message) for message in messages) if keep else messages
         return
     if form == "snowplow" and isinstance(value, dict):
         if isinstance(value.get("data"), list) and "payload_data" in str(value.get("schema")):
@@ -95,6 +102,34 @@ def unwrap(value: Any, form: str, depth: int = 0) -> Iterator[Any]:
             return
         value = _by_name(value)
     yield value
+
+
+def within(around: dict[str, Any], message: Any) -> Any:
+    """Return a message with what stands around it as `_envelope`, unless it has a nearer one."""
+    return {ENVELOPE: around, **message} if isinstance(message, dict) else message
+
+
+def beside(value: bytes | None) -> dict[str, Any]:
+    """Return what stands beside a `RecordValue`, as `_key`, `_headers` and `_envelope`.
+
+    A key may be JSON. What is no text is left out.
+    """
+    if not isinstance(value, RecordValue):
+        return {}
+    texts = {name: _text(each) for name, each in (("", value.key), *value.headers)}
+    headers = {name: text for name, text in texts.items() if name and text is not None}
+    found: dict[str, Any] = {"_headers": headers}
+    if (key := texts[""]) is not None:
+        found["_key"] = of_text(key) if key[:1] in {"{", '"'} else key
+    attributes = {name[3:]: text for name, text in headers.items() if name.startswith("ce_")}
+    return within(attributes, found) if attributes else found
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def of_text(text: str) -> Any:

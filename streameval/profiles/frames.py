@@ -8,33 +8,41 @@ is packed (0: not, 5: zlib), and a GUID.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
 from streameval.base.limits import MAX_EVENT_BYTES
 
+Headers = Sequence[tuple[str, bytes | None]]
+"""The headers of a record; a name may come several times."""
+SCHEMA_HEADER: Final = "__value_schema_id"
+"""The header in which producers may put the frame of a value (Confluent's serialisers)."""
 # Bytes of a frame, by its first one.
 _FRAMES: Final = {0: 5, 1: 17, 3: 18}
 _GUID: Final = 16
 _GLUE: Final = (b"\x03\x00", b"\x03\x05")
 
 
-class Unframed(bytes):
-    """A value whose `frame` stands in a header of its record."""
+class RecordValue(bytes):
+    """A value that knows the key and the headers of its record."""
 
-    frame: bytes
+    key: bytes | None
+    headers: Headers
 
     @classmethod
-    def of(cls, value: bytes, frame: bytes) -> Unframed:
+    def of(cls, value: bytes, key: bytes | None, headers: Headers) -> RecordValue:
         """Stand for a value."""
         made = cls(value)
-        made.frame = frame
+        made.key, made.headers = key, headers
         return made
 
 
 def with_frame(value: bytes | None) -> bytes | None:
     """Return a value behind the frame that a header of its record may have."""
-    return value.frame + value if isinstance(value, Unframed) else value
+    if not isinstance(value, RecordValue):
+        return value
+    return (dict(value.headers).get(SCHEMA_HEADER) or b"") + value
 
 
 def framed_id(value: bytes) -> str | None:

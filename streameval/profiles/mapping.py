@@ -19,7 +19,7 @@ import msgspec
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
 from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way, value_in_words
-from streameval.profiles.envelopes import is_bare, of_text, parse, unwrap
+from streameval.profiles.envelopes import ENVELOPE, is_bare, of_text, parse, unwrap, within
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
 from streameval.profiles.schema_files import SchemaFiles
@@ -126,7 +126,10 @@ def _filling(code: Code, fields: Sequence[_Field]) -> Iterator[str]:
 
 
 class Mapping:
-    """A compiled profile; relative paths in it begin at `folder`."""
+    """A compiled profile; relative paths in it begin at `folder`.
+
+    It `reads_records` if it asks for more than their values.
+    """
 
     parse: Callable[[bytes], Any]
     """Parses the bytes of a record; raises any exception for malformed ones."""
@@ -148,6 +151,9 @@ class Mapping:
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
         ]
         self._choose = _chooser(self._rules)
+        said = profile.model_dump_json(include={"split", "rules"})
+        self._keep = ENVELOPE in said
+        self.reads_records = self._keep or "_key" in said or "_headers" in said
 
     def messages(self, value: Any) -> Iterable[Any]:
         """Return the messages of a parsed value: envelopes off, batches split. Raises MappingError.
@@ -157,7 +163,7 @@ class Mapping:
         """
         messages: Iterable[Any] = (value,)
         if not is_bare(value, self._format):
-            messages = unwrap(value, self._format)
+            messages = unwrap(value, self._format, keep=self._keep)
         if self._unwrap:
             messages = map(self._unwrapped, messages)
         return messages if self._split is None else chain.from_iterable(map(self._parts, messages))
@@ -167,7 +173,10 @@ class Mapping:
             (found for path in self._unwrap if (found := path(message, message)) is not None),
             message,
         )
-        return of_text(inner) if isinstance(inner, str) else inner  # JSON within JSON
+        found = of_text(inner) if isinstance(inner, str) else inner  # JSON within JSON
+        if not self._keep or inner is message:
+            return found
+        return within({name: each for name, each in message.items() if each is not inner}, found)
 
     def _parts(self, message: Any) -> Iterable[Any]:
         assert self._split is not None, "only then are there parts"
@@ -199,18 +208,21 @@ class Mapping:
                 for field in shape.optional:
                     yield (rule.name, shape.kind), field.name, field.source
 
-    def events(self, value: Any) -> tuple[list[Mapped], list[str]]:
+    def events(
+        self, value: Any, beside: dict[str, Any] | None = None
+    ) -> tuple[list[Mapped], list[str]]:
         """Return the events of a parsed value, and names of the messages in it without a rule.
 
-        Raises MappingError.
+        Messages also have the fields that stand `beside` the value. Raises MappingError.
         """
         if self._native:
             return [Mapped(each, "native") for each in self.messages(value)], []
         events: list[Mapped] = []
         ignored: list[str] = []
-        for message in self.messages(value):
-            if not isinstance(message, dict):
-                raise MappingError(f"a message is {value_in_words(message)}, not an object")
+        for each in self.messages(value):
+            if not isinstance(each, dict):
+                raise MappingError(f"a message is {value_in_words(each)}, not an object")
+            message = {**beside, **each} if beside else each
             rule = self.rule_of(message)
             if rule is None:
                 ignored.append(self._name(message))

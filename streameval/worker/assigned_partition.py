@@ -20,7 +20,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streameval.base.limits import (
-    DEAD_LETTER_OVERHEAD,
     MAX_BATCH_DEAD_LETTER_BYTES,
     MAX_BATCH_EVENTS,
     MAX_BATCH_VISITS,
@@ -250,12 +249,11 @@ class AssignedPartition:
             rejected = [*rejected, *((index[at], rejection) for at, rejection in found)]
         for at, rejection in rejected:
             key, value = _head(records.keys[at]), _head(records.values[at])
-            self._dead_letters.append(
-                DeadLetter(
-                    self.number, records.offsets[at], records.timestamps[at], key, value, rejection
-                )
+            letter = DeadLetter(
+                self.number, records.offsets[at], records.timestamps[at], key, value, rejection
             )
-            self._dead_letter_bytes += DEAD_LETTER_OVERHEAD + len(key or b"") + len(value or b"")
+            self._dead_letters.append(letter)
+            self._dead_letter_bytes += letter.size
 
     def _flush(self) -> Generator[None, None, list[UserDelta]]:
         """Flush the state; it is held meanwhile."""

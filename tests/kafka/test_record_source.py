@@ -123,6 +123,14 @@ def test_the_plain_source_keeps_the_beginning_of_a_value_that_is_too_large():
     assert found[PARTITION][0].size == MAX_EVENT_BYTES + 2
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_values_of_the_plain_source_know_their_records_where_that_is_asked(whole):
+    found = asyncio.run(PlainSource(Consumer(), {}, "t", whole=whole).read(0, 10))
+    value = found[PARTITION][0].values[0]
+    assert value == b"v"
+    assert getattr(value, "key", None) == (b"k" if whole else None)
+
+
 @pytest.fixture
 def warned(caplog):
     record_source._warn.cache_clear()

@@ -22,6 +22,7 @@ from streameval.profiles import library
 from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way
 from streameval.profiles.decoder import ProfileDecoder
 from streameval.profiles.envelopes import COLUMNS
+from streameval.profiles.frames import RecordValue
 from streameval.profiles.language import Profile, Take
 from streameval.profiles.mapping import Mapping
 
@@ -583,6 +584,65 @@ def test_cloudevents_around_native_events_and_any_format():
     assert refused("segment", enveloped(None)).endswith("a message is null, not an object")
     nothing = enveloped(None, data_base64="!!")
     assert refused("segment", nothing) == "no JSON: data_base64 holds none"
+
+
+def test_rules_see_what_stands_around_a_message():
+    rule = {"when": {"_envelope.type": "com.shop.clicked"}, "feedback": {
+        "kind": {"const": "click"}, "ts": "_envelope.time", "user_id": "_envelope.subject",
+        "item_id": "i",
+    }}  # fmt: skip
+    profile = {"rules": [rule]}
+    event = enveloped({"i": "a"}, type="com.shop.clicked", subject="u", time=NOON)
+    other = event | {"type": "com.shop.seen"}
+    packed = event | {"data_base64": base64.b64encode(b'{"i": "a"}').decode()}
+    del packed["data"]
+    wanted = [did("click", "a")]
+    for message in (event, [event, other], packed, event | {"data": '{"i": "a"}'}):
+        assert mapped(profile, message) == wanted
+    assert mapped(profile, enveloped(event), enveloped([event, event])) == 3 * wanted
+    # A path leads into the envelope: what it does not lead to stands around.
+    profile["unwrap"] = "payload.after"
+    payload = {"before": None, "after": {"i": "a"}}
+    change = {"type": "com.shop.clicked", "time": NOON, "subject": "u", "payload": payload}
+    assert mapped(profile, change, event) == 2 * wanted
+    # Parts of a batch have it around the batch.
+    profile = {
+        "split": "all",
+        "rules": [json.loads(json.dumps(rule).replace("_env", "_batch._env"))],
+    }
+    assert mapped(profile, event | {"data": {"all": [{"i": "a"}, {"i": "b"}]}}) == [
+        did("click", "a"),
+        did("click", "b"),
+    ]
+
+
+def test_rules_see_the_key_and_the_headers_of_a_record():
+    named = {"kind": {"const": "click"}, "ts": "ts", "user_id": "_key", "item_id": "i"}
+    profile = {"rules": [{"when": {"_headers.type": "clicked"}, "feedback": named}]}
+    value = json.dumps({"ts": NOON, "i": "a"}).encode()
+    clicked = ("type", b"clicked")
+
+    def record(key, *headers, value=value):
+        return RecordValue.of(value, key, headers)
+
+    wanted = [did("click", "a")]
+    by_object = {"rules": [{"feedback": named | {"user_id": "_key.user"}}]}
+    for given, key in ((profile, b"u"), (profile, b'"u"'), (by_object, b'{"user": "u"}')):
+        assert mapped(given, record(key, ("x", None), ("y", b"\xff"), clicked)) == wanted
+    assert mapped(profile, record(b"u", clicked, value=b"[%b]" % value)) == wanted
+    assert not decoder(profile).decode_records([record(b"u"), value]).events
+    for key, said in ((None, "finds nothing"), (b"\xff", "finds nothing"), (b"", "is empty")):
+        found = decoder(profile).decode(record(key, clicked))
+        assert f"`user_id`: _key {said}" in found.detail
+    assert "user_id" in decoder(profile).decode(record(b"u\n", clicked)).detail
+    # CloudEvents in their binary form have the envelope in headers.
+    rule = {"when": {"_envelope.type": "clicked"}, "feedback": named | {"ts": "_envelope.time"}}
+    attributes = (("ce_type", b"clicked"), ("ce_time", NOON.encode()))
+    assert mapped({"rules": [rule]}, record(b"u", *attributes, value=b'{"i": "a"}')) == wanted
+    inner = enveloped({"i": "a"}, type="clicked", time=NOON)
+    assert mapped({"rules": [rule]}, record(b"u", value=json.dumps(inner).encode())) == wanted
+    assert not any(decoder(each).reads_records for each in ("segment", "native", with_fields()))
+    assert all(decoder(each).reads_records for each in (profile, by_object, {"rules": [rule]}))
 
 
 # ------------------------------------------------------------------------------------- words

@@ -59,14 +59,22 @@ def servers_and_topic():
     return kafka, redis, topic
 
 
-def test_after_a_cure_each_record_counts_once(servers_and_topic, tmp_path):
+@pytest.mark.parametrize("beside", [False, True])
+def test_after_a_cure_each_record_counts_once(servers_and_topic, tmp_path, beside):
+    """Also where key and headers say what the value does not."""
     kafka, redis, topic = servers_and_topic
     events = [each for each in trackers.stream(4, count=200) if each.get("feedback") != "purchase"]
     clicks = sum(event["type"] == "feedback" for event in events)
     calls = [trackers.segment(event) for event in events]
     records = [(one["userId"].encode(), json.dumps(one).encode()) for one in calls]
+    text = PROFILE
+    if beside:
+        headers = [[("topic", b"theirs"), ("type", one.pop("event").encode())] for one in calls]
+        keys = [one.pop("userId").encode() for one in calls]
+        records = [*zip(keys, map(str.encode, map(json.dumps, calls)), headers, strict=True)]
+        text = text.replace("{event:", "{_headers.type:").replace("userId", "_key")
     profile = tmp_path / "shop.yaml"
-    profile.write_text(PROFILE % "properties.item")
+    profile.write_text(text % "properties.item")
     settings = {"profile": str(profile), "group": topic, "user_ttl": None, "positives": ["click"]}
     settings |= {"attribution_window": "10m", "allowed_lateness": "10m"}
     with service.Worker(kafka.port, redis.url, topic, **settings) as worker:
@@ -82,12 +90,12 @@ def test_after_a_cure_each_record_counts_once(servers_and_topic, tmp_path):
             clicks,
         )
         assert "properties.item finds nothing" in first["example"]["detail"]
-        assert '"event": "Product Clicked"' in first["example"]["value"]
+        assert ('"event": "Product Clicked"' in first["example"]["value"]) is not beside
         assert (second["reason"], second["profile"], second["letters"]) == ("malformed", "", 1)
         assert rejected(worker, reason="malformed")["letters"] == 1
         assert rejected(worker, since="2099-01-01T00:00:00Z")["letters"] == 0
         worker.stop()
-        profile.write_text(PROFILE % "properties.product_id")
+        profile.write_text(text % "properties.product_id")
         worker.start().wait_until_up()
         done = command(worker, "--reason", "invalid", "--resend")
         assert done.stderr.splitlines()[-1] == f"sent {clicks} records", done.stderr

@@ -20,9 +20,9 @@ from streameval.base.errors import InputError, UnreachableError
 from streameval.config.load import load
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
-from streameval.kafka.records import SCHEMA_HEADER, value_of
+from streameval.kafka.records import value_of
 from streameval.profiles import library, registry
-from streameval.profiles.frames import Unframed
+from streameval.profiles.frames import SCHEMA_HEADER, RecordValue
 
 DEFINITION = Definition(dimensions=())
 EVENTS = trackers.stream(8, count=120)
@@ -157,7 +157,7 @@ def test_a_header_names_the_schema_by_its_id_or_its_guid():
     json_schema = (200, {"schemaType": "JSON", "schema": "{}"})
     by_path = {"/schemas/ids/7": json_schema, f"/schemas/guids/{guid}": json_schema}
     headers = [b"\0\0\0\0\x07", b"\1" + guid.bytes]
-    values = [Unframed.of(line, header) for header in headers]
+    values = [RecordValue.of(line, None, [(SCHEMA_HEADER, header)]) for header in headers]
     with answers(by_path) as server:
         read_by = decoder(server.url)
         read_by.unready(values)()
@@ -166,15 +166,15 @@ def test_a_header_names_the_schema_by_its_id_or_its_guid():
     assert library.decoder_of(DEFINITION, "native").decode_batch(values) == (PLAIN[:1] * 2, [])
     assert values == [line, line], "they are the values for everybody else"
     for record in (
-        SimpleNamespace(value=line, headers=[("x", b"1"), (SCHEMA_HEADER, headers[0])]),
-        SimpleNamespace(value=line, headers=((SCHEMA_HEADER, headers[0]),)),
+        SimpleNamespace(value=line, key=b"k", headers=[("x", b"1"), (SCHEMA_HEADER, headers[0])]),
+        SimpleNamespace(value=line, key=b"k", headers=((SCHEMA_HEADER, headers[0]),)),
     ):
-        assert value_of(record).frame == headers[0]
+        assert dict(value_of(record).headers)[SCHEMA_HEADER] == headers[0]
     for record in (
         SimpleNamespace(value=None, headers=[(SCHEMA_HEADER, headers[0])]),
-        SimpleNamespace(value=line, headers=[(SCHEMA_HEADER, b"")]),
-        SimpleNamespace(value=line, headers=[(SCHEMA_HEADER, None)]),
-        SimpleNamespace(value=line, headers=()),
+        SimpleNamespace(value=line, key=b"k", headers=[(SCHEMA_HEADER, b"")]),
+        SimpleNamespace(value=line, key=b"k", headers=[(SCHEMA_HEADER, None)]),
+        SimpleNamespace(value=line, key=b"k", headers=()),
     ):
         assert value_of(record) is record.value
 
