@@ -328,8 +328,9 @@ def judge_clock(check: str, whose: str, theirs: int, ours: int, max_clock_skew: 
 def judge_redis(address: str, facts: Facts, now: int, max_clock_skew: int) -> list[Finding]:
     """Judge whether Redis keeps its data and agrees on the time."""
     findings = [Finding("redis", "ok", f"{address} answers (version {facts.version})")]
-    if facts.policy == "noeviction":
-        findings.append(Finding("eviction", "ok", "Redis forgets nothing by itself (noeviction)"))
+    if not facts.evicts:
+        message = f"Redis forgets no counters by itself ({facts.policy})"
+        findings.append(Finding("eviction", "ok", message))
     else:
         message = f"Redis evicts keys when memory is short ({facts.policy}): counters would be lost"
         cure = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"

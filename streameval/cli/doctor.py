@@ -102,7 +102,13 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
     from streameval.store.redis_store import RedisStateStore
 
     definition = settings.definition()
-    store = RedisStateStore(settings.redis_url, settings.group, settings.topic, definition.kinds)
+    store = RedisStateStore(
+        settings.redis_url,
+        settings.group,
+        settings.topic,
+        definition.kinds,
+        user_ttl=settings.user_ttl,
+    )
     try:
         facts = await store.facts()
         findings += judge_redis(store.address, facts, now(), settings.max_clock_skew)

@@ -31,9 +31,9 @@ Keys, all with the hash tag {group:topic:partition}, so that a partition lives i
 on, are described in shared_store.py. Fields of the partition's hash: offset (the next to apply), last_record
 (offset and checksum of the last record applied, see record_mark.py), committed_at (ms, when offset last
 moved on), commit (the random name of the last commit), cluster_id, topic_id, fingerprint, definition
-(JSON), begun and done (numbers of commits, equal but for one that was applied in part). With a checkpoint
-also checkpoint_offset, header, chunks (names, oldest first, separated by spaces) and dropped (the chunks that
-the next commit unlinks).
+(JSON), begun and done (numbers of commits, equal but for one that was applied in part), and user_ttl (ms, the
+last one that was not 0). With a checkpoint also checkpoint_offset, header, chunks (names, oldest first,
+separated by spaces) and dropped (the chunks that the next commit unlinks).
 
 A power cut may tear the append-only file within a commit. Redis then loads none of it and leaves it open at the
 end of the file. The next load applies the part that is there, before all commits that came after it. Four things
@@ -93,7 +93,7 @@ local partition = KEYS[1]
 local prefix = string.sub(partition, 1, -#'partition' - 1)
 
 local stored = redis.call('HMGET', partition, 'offset', 'commit', 'fingerprint', 'chunks',
-  'checkpoint_offset', 'begun', 'done', 'dropped')
+  'checkpoint_offset', 'begun', 'done', 'dropped', 'user_ttl')
 local listed = stored[4] or ''
 local function fenced()
   return {'fenced', stored[1] or '', stored[2] or ''}
@@ -345,6 +345,11 @@ if ttl > 0 then
   for at = 1, #users do call('PEXPIRE', users[at], ttl) end
   -- The counters may be gone since the slate: the arms must not stay alone.
   for _, write in ipairs(joined) do call('PEXPIRE', write[1], ttl) end
+  if stored[9] ~= ARGV[9] then call('HSET', partition, 'user_ttl', ARGV[9]) end
+elseif stored[9] then
+  -- They had a time to live once, which would end one day, however often they come.
+  for at = 1, #users do call('PERSIST', users[at]) end
+  for _, write in ipairs(joined) do call('PERSIST', write[1]) end
 end
 for _, key in ipairs(old) do call('UNLINK', key) end
 if pointer then

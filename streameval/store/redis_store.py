@@ -67,6 +67,7 @@ return 1
 # Fields of INFO of a server that keeps its data. CONFIG would tell whether snapshots are planned,
 # but a user who may read it may read the administrator's password.
 _KEEPS: Final = "noeviction"
+_ONLY_EXPIRING: Final = "volatile-"  # policies that evict keys with a time to live
 _UNTOLD: Final = "unknown"
 _PERSISTENT: Final = ("aof_enabled", "rdb_saves", "rdb_last_load_keys_loaded")
 _SAVED: Final = "rdb_last_bgsave_time_sec"  # Redis 6 has not the others of snapshots; -1: never
@@ -105,20 +106,27 @@ class RedisStateStore(RedisCalls):
         (seconds, microseconds), *_ = await self._once(lambda: self._servers.each("TIME"))
         # Some servers that speak Redis's protocol do not tell these.
         policies = [str(info.get("maxmemory_policy", _UNTOLD)) for info in infos]
+        losing = [each for each in policies if self._may_lose(each)]
         return Facts(
             version=", ".join(sorted({str(info.get("redis_version", _UNTOLD)) for info in infos})),
-            policy=next((each for each in policies if each != _KEEPS), _KEEPS),
+            policy=next(iter(losing or policies)),
             persistent=all(
                 any(info.get(sign) for sign in _PERSISTENT) or info.get(_SAVED, -1) >= 0
                 for info in infos
             ),
             now=seconds * 1000 + microseconds // 1000,
+            evicts=bool(losing),
         )
+
+    def _may_lose(self, policy: str) -> bool:
+        """Whether a policy lets counters go: they expire with `user_ttl` alone."""
+        expire = bool(self._user_ttl)
+        return policy != _KEEPS and (expire or not policy.startswith(_ONLY_EXPIRING))
 
     async def check(self) -> None:
         """Refuse a server that may forget keys on its own."""
         facts = await self.facts()
-        if facts.policy != _KEEPS:
+        if facts.evicts:
             raise RefusedError(
                 f"Redis at {self.address} evicts keys (maxmemory-policy {facts.policy}), which"
                 " would lose counters: run `redis-cli CONFIG SET maxmemory-policy noeviction`"

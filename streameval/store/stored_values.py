@@ -143,6 +143,7 @@ class Facts(NamedTuple):
     policy: str  # maxmemory-policy
     persistent: bool  # it has an append-only file, or has written or loaded a snapshot
     now: int  # the server's clock (ms)
+    evicts: bool = False  # the policy lets counters go
 
 
 def parse_arm_users(fields: Mapping[bytes, bytes]) -> ArmUsers:

@@ -60,10 +60,8 @@ class ServerWatch:
             facts = await answer_within(self._store.facts(), PROBE_TIMEOUT)
             self.store_up = facts is not None
             if facts is not None:
-                evicts = facts.policy != "noeviction"
-                self.unfit = (
-                    f"Redis evicts keys (maxmemory-policy {facts.policy})" if evicts else ""
-                )
+                evicts = f"Redis evicts keys (maxmemory-policy {facts.policy})"
+                self.unfit = evicts if facts.evicts else ""
             for partition in list(self._assignment.partitions.values()) if self.store_up else ():
                 await self._check_offset(partition)
             await asyncio.sleep(PROBE_SECONDS)

@@ -249,7 +249,7 @@ def test_clocks_are_compared(gap, level):
 def test_redis_that_evicts_is_refused_and_redis_that_forgets_is_a_warning():
     good = Facts("7.0.15", "noeviction", persistent=True, now=NOON)
     assert set(levels(judge_redis("redis:6379", good, NOON, MINUTE)).values()) == {"ok"}
-    bad = Facts("7.0.15", "allkeys-lru", persistent=False, now=NOON)
+    bad = Facts("7.0.15", "allkeys-lru", persistent=False, now=NOON, evicts=True)
     findings = by_check(judge_redis("redis:6379", bad, NOON, MINUTE))
     assert (findings["eviction"].level, findings["eviction"].code) == ("fail", 2)
     assert "maxmemory-policy noeviction" in findings["eviction"].cure

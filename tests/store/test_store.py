@@ -786,6 +786,33 @@ def test_a_master_that_became_a_replica_is_left_for_what_its_name_stands_for_now
         asyncio.run(scenario(old, new, proxy))
 
 
+def test_users_who_come_again_without_a_ttl_have_none_any_more(url):
+    async def scenario():
+        async with opened(url, topic="no-ttl", user_ttl=60_000) as store:
+            await store.commit(commit_of(None, 10, [delta("u1"), delta("u2")]))
+        async with opened(url, topic="no-ttl") as store:
+            await store.commit(commit_of(10, 20, [delta("u1")]))
+
+    asyncio.run(scenario())
+    with contextlib.closing(servers.redis_client(url)) as client:
+        key = "streameval:{group:no-ttl:0}:user"
+        assert client.pttl(f"{key}:u1") == -1
+        assert 0 < client.pttl(f"{key}:u2") <= 60_000
+
+
+def test_a_policy_that_evicts_what_expires_is_fit_for_counters_that_do_not():
+    async def scenario(server):
+        async with opened(server.url) as store:
+            await store.check()
+            assert (await store.facts()).policy == "volatile-lru"
+        async with opened(server.url, user_ttl=60_000) as store:
+            with pytest.raises(RefusedError, match=r"evicts keys \(maxmemory-policy volatile-lru"):
+                await store.check()
+
+    with servers.redis(policy="volatile-lru") as server:
+        asyncio.run(scenario(server))
+
+
 def test_a_store_that_evicts_is_refused_and_the_cure_named():
     async def scenario(server):
         async with opened(server.url) as store:
