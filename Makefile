@@ -19,7 +19,7 @@ SOURCES := $(shell find streameval -type f -not -name '*.pyc' 2>/dev/null)
 $(if $(WHEEL),$(eval export PYTHONSAFEPATH := 1)$(eval export STREAMEVAL_TEST_WHEEL := 1))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv spark s3 redis-6 npm helm manifests release lock lint fast test pythons chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
+.PHONY: help venv spark s3 redis-6 npm helm manifests release lock lint fast test pythons oldest chaos simulate planted-bugs demo screenshots bench bench-peers bench-profiles bench-forward bench-experiments alerts attacks viewers readers bench-offline false-alarms error-coverage share-coverage scorecards outages watched planted clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -153,6 +153,17 @@ pythons: ## the tests that need no server, on every later Python that is here (P
 	done; \
 	test -n "$$ran" || { echo "make: none of $(PYTHONS) is here" >&2; exit 1; }; \
 	echo "passed on Python$$ran"
+
+# (`mcp` wants a later pydantic than the rest, and `kerberos` a compiler.)
+oldest: $(BIN)/.dev ## the same tests with the oldest packages that pyproject.toml allows
+	$(PIP) install uv
+	$(BIN)/python -m venv --clear .cache/python-oldest
+	$(BIN)/uv pip install --quiet --python .cache/python-oldest/bin/python --resolution lowest-direct \
+		--editable ".[demo,evaluate,report,avro,protobuf]"
+	$(BIN)/uv pip freeze --quiet --python .cache/python-oldest/bin/python --exclude-editable > .cache/oldest.txt
+	$(BIN)/uv pip install --quiet --python .cache/python-oldest/bin/python --constraint .cache/oldest.txt --group dev
+	.cache/python-oldest/bin/pytest --numprocesses $(PROCESSES) --dist loadgroup -m "not servers and not slow" \
+		--ignore tests/system/test_api_live.py $(ARGS)
 
 chaos: $(BIN)/.dev ## 30 kill -9 of workers, some of Redis, 300,000 events; its seed replays it
 	STREAMEVAL_CHAOS_KILLS=30 STREAMEVAL_CHAOS_EVENTS=300000 \
