@@ -116,10 +116,9 @@ def beside(value: bytes | None) -> dict[str, Any]:
     """
     if not isinstance(value, RecordValue):
         return {}
-    texts = {name: _text(each) for name, each in (("", value.key), *value.headers)}
-    headers = {name: text for name, text in texts.items() if name and text is not None}
+    headers = {name: text for name, each in value.headers if (text := _text(each)) is not None}
     found: dict[str, Any] = {"_headers": headers}
-    if (key := texts[""]) is not None:
+    if (key := _text(value.key)) is not None:
         found["_key"] = of_text(key) if key[:1] in {"{", '"'} else key
     attributes = {name[3:]: text for name, text in headers.items() if name.startswith("ce_")}
     return within(attributes, found) if attributes else found

@@ -7,6 +7,7 @@ the rest.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,6 +27,8 @@ from streameval.profiles.schema_files import SchemaFiles
 
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
+# What paths may ask for that is no field of a message (`envelopes.beside`).
+_AROUND: Final = re.compile(rf"\b(?:{ENVELOPE}|_key|_headers)\b")
 _NONE: Final = "finds nothing"
 _CONST: Final = "const"
 # Fields in which trackers put the name of an event.
@@ -151,9 +154,8 @@ class Mapping:
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
         ]
         self._choose = _chooser(self._rules)
-        said = profile.model_dump_json(include={"split", "rules"})
-        self._keep = ENVELOPE in said
-        self.reads_records = self._keep or "_key" in said or "_headers" in said
+        asked = _AROUND.findall(profile.model_dump_json(include={"split", "rules"}))
+        self._keep, self.reads_records = ENVELOPE in asked, bool(asked)
 
     def messages(self, value: Any) -> Iterable[Any]:
         """Return the messages of a parsed value: envelopes off, batches split. Raises MappingError.

@@ -641,7 +641,9 @@ def test_rules_see_the_key_and_the_headers_of_a_record():
     assert mapped({"rules": [rule]}, record(b"u", *attributes, value=b'{"i": "a"}')) == wanted
     inner = enveloped({"i": "a"}, type="clicked", time=NOON)
     assert mapped({"rules": [rule]}, record(b"u", value=json.dumps(inner).encode())) == wanted
-    assert not any(decoder(each).reads_records for each in ("segment", "native", with_fields()))
+    assert mapped(profile, record(b"u", ("", b"v"), clicked)) == wanted
+    others = (*library.names(), with_fields(), with_fields(value="sort_key"))
+    assert not any(decoder(each).reads_records for each in others)
     assert all(decoder(each).reads_records for each in (profile, by_object, {"rules": [rule]}))
 
 
