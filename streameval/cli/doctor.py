@@ -101,14 +101,7 @@ async def _visit_redis(settings: Settings, log: Log | None, findings: list[Findi
     """Add the findings on Redis and the stored state; stop where Redis fails."""
     from streameval.store.redis_store import RedisStateStore
 
-    definition = settings.definition()
-    store = RedisStateStore(
-        settings.redis_url,
-        settings.group,
-        settings.topic,
-        definition.kinds,
-        user_ttl=settings.user_ttl,
-    )
+    store = RedisStateStore.of(settings)
     try:
         facts = await store.facts()
         findings += judge_redis(store.address, facts, now(), settings.max_clock_skew)

@@ -210,9 +210,7 @@ class _Demo:
     async def _watch(self, feed: asyncio.Task[None], show: Show) -> View:
         """Show a view each second, and return the last one."""
         settings, definition = self._settings, self._settings.definition()
-        store = RedisStateStore(
-            settings.redis_url, settings.group, settings.topic, definition.kinds
-        )
+        store = RedisStateStore.of(settings)
         reader = ScorecardReader(store, definition)
         try:
             while True:

@@ -22,5 +22,4 @@ async def opened_store(settings: Settings) -> tuple[RedisStateStore, int]:
     count = await partitions(client_arguments(settings), settings.topic)
     if not count:
         raise InputError(f"the topic {settings.topic} does not exist: correct `topic`")
-    kinds = settings.definition().kinds
-    return RedisStateStore(settings.redis_url, settings.group, settings.topic, kinds), count
+    return RedisStateStore.of(settings), count

@@ -258,6 +258,7 @@ class ProfileDecoder(EventDecoder):
         more = len(self.ignored) - _MOST_LISTED
         rest = f" and {more} other names" if more > 0 else ""
         found, hint = self._looks_like, ""
-        if found is not None and found.profile != self._name and not self.mapped:
+        # (Every profile takes CloudEvents off, and that is all that `native` would do.)
+        if found and found.profile not in {self._name, "native"} and not self.mapped:
             hint = f"; {found}"
         return f"no rule takes {listed}{rest}{hint}"

@@ -189,8 +189,12 @@ class Mapping:
             raise MappingError(f"split: {self._split_text} finds no list")
         if self._native:  # no rule looks around an event
             return parts
-        around = {key: each for key, each in message.items() if each is not parts}
-        return ({**part, "_batch": around} if isinstance(part, dict) else part for part in parts)
+        held: dict[str, Any] = {
+            "_batch": {key: each for key, each in message.items() if each is not parts}
+        }
+        if self._keep and ENVELOPE in message:  # it is around the parts too
+            held[ENVELOPE] = held["_batch"].pop(ENVELOPE)
+        return ({**part, **held} if isinstance(part, dict) else part for part in parts)
 
     def rule_of(self, message: Any) -> _CompiledRule | None:
         """Return the first rule that holds for a message, if any does."""

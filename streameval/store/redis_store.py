@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import msgspec
 
@@ -46,6 +46,9 @@ from streameval.store.stored_values import (
     parse_stored,
 )
 from streameval.store.user_scan import KEYS_A_CALL, STAYS, UserScan, parse_user, scan_users
+
+if TYPE_CHECKING:
+    from streameval.config.settings import Settings
 
 # After so long a chunk is not asked for again: its checkpoint is read from the beginning.
 CHUNK_SECONDS: Final = 15.0
@@ -97,6 +100,17 @@ class RedisStateStore(RedisCalls):
         self._counters = ("impressions", "slates", *(f"positives:{kind}" for kind in kinds))
         self._user_ttl = user_ttl or 0
         self._author = secrets.token_hex(4)  # of notes
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Make the store of a worker with these settings; nothing is connected yet."""
+        return cls(
+            settings.redis_url,
+            settings.group,
+            settings.topic,
+            settings.definition().kinds,
+            user_ttl=settings.user_ttl,
+        )
 
     # --- Before work --------------------------------------------------------------------------
 

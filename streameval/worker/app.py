@@ -160,8 +160,7 @@ def run_worker(settings: Settings, *, reset_windows: bool = False) -> int:
     def open_shared() -> SharedStore:
         from streameval.store.shared_store import SharedStore
 
-        kinds = [positive.kind for positive in settings.positives]
-        return SharedStore(settings.redis_url, settings.group, settings.topic, kinds)
+        return SharedStore.of(settings)
 
     def open_api(described: Described) -> Api:
         from streameval.web.api import Api

@@ -312,18 +312,10 @@ class Ingest:
 
 def open_ingest(settings: Settings, *, reset_windows: bool = False) -> Ingest:
     """Make the service that the settings describe, on Kafka and Redis; nothing is connected yet."""
-    definition = settings.definition()
-    store = RedisStateStore(
-        settings.redis_url,
-        settings.group,
-        settings.topic,
-        definition.kinds,
-        user_ttl=settings.user_ttl,
-    )
     return Ingest(
         settings,
         open_event_log(settings),
-        store,
+        RedisStateStore.of(settings),
         outcomes=open_files(settings),
         reset_windows=reset_windows,
     )

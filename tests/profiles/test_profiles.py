@@ -605,15 +605,16 @@ def test_rules_see_what_stands_around_a_message():
     payload = {"before": None, "after": {"i": "a"}}
     change = {"type": "com.shop.clicked", "time": NOON, "subject": "u", "payload": payload}
     assert mapped(profile, change, event) == 2 * wanted
-    # Parts of a batch have it around the batch.
-    profile = {
-        "split": "all",
-        "rules": [json.loads(json.dumps(rule).replace("_env", "_batch._env"))],
-    }
-    assert mapped(profile, event | {"data": {"all": [{"i": "a"}, {"i": "b"}]}}) == [
-        did("click", "a"),
-        did("click", "b"),
-    ]
+    # It is around the parts of a batch too, structured or binary.
+    profile = {"split": "all", "rules": [rule]}
+    data = {"all": [{"i": "a"}, {"i": "b"}]}
+    headers = [(f"ce_{name}", event[name].encode()) for name in ("type", "time", "subject")]
+    binary = RecordValue.of(json.dumps(data).encode(), None, headers)
+    for message in (event | {"data": data}, binary):
+        assert mapped(profile, message) == [did("click", "a"), did("click", "b")]
+    one = decoder(profile)
+    one.decode_batch([json.dumps(other).encode()])
+    assert one.said_ignored() == "no rule takes 1 com.shop.seen"
 
 
 def test_rules_see_the_key_and_the_headers_of_a_record():
