@@ -17,16 +17,36 @@ from streameval.core.events import in_words
 from streameval.core.foreign_formats import format_of
 from streameval.profiles.envelopes import unwrap
 
+# Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
-    "ts": ("ts", "timestamp", "time", "event_time", "eventtime", "created_at", "occurred_at"),
-    "user_id": ("user_id", "userid", "uid", "user", "visitor_id", "customer_id", "client_id"),
-    "item_id": ("item_id", "itemid", "product_id", "productid", "content_id", "object_id", "sku"),
-    "request_id": ("request_id", "requestid", "query_id", "impression_id", "list_id", "trace_id"),
-    "kind": ("event", "event_name", "event_type", "action", "type", "name"),
+    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date at t",
+    "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
+    " deviceid anonymousid sessionid",
+    "item_id": "itemid productid contentid objectid sku item product id",
+    "request_id": "requestid queryid impressionid listid traceid recommendationid recid searchid"
+    " request req query list",
+    "kind": "event eventname eventtype action kind type name",
+    "items": "items products itemids productids results recommendations hits shown",
+    "position": "position pos rank index",
+    "variant": "variant variation arm bucket group experiment algorithm algo model",
 }
+# What the words of an event's name say that somebody did. The first that is found counts.
+_ACTS: Final = {
+    "": r"\b(remove|cancel|refund|un[a-z])",
+    "purchase": r"\b(purchase|order|buy|bought)",
+    "cart": r"\b(cart|basket)",
+    "like": r"\b(like|favou?rite)",
+    "click": r"\b(click|clk|tap|select)",
+    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|lists?\b)",
+    "view": r"\b(view|visit)",
+}
+_SHOWS: Final = {"shown", "view"}
+_MOST_RULES: Final = 12
 _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
 # What needs no quotes in JMESPath, and what may need none in YAML.
+_LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
+_NO_LETTER: Final = re.compile(r"[^a-z]")
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
@@ -67,53 +87,172 @@ def _bare(value: bytes) -> Iterable[bytes]:
 
 
 def draft(values: Sequence[bytes]) -> str:
-    """Return a profile to complete. Raises `InputError` where no line is a JSON object."""
-    counts: Counter[str] = Counter()
-    examples: dict[str, Any] = {}
-    for value in values:
-        try:
-            message = msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        for path, found in _leaves(message, ""):
-            counts[path] += 1
-            examples.setdefault(path, found)
-    if not counts:
+    """Return a profile to complete: a rule for each kind of message whose name says what it is.
+
+    Raises `InputError` where no line is a JSON object.
+    """
+    read = [dict(_leaves(message, "")) for value in values if (message := _read(value))]
+    fields = _together(read)
+    if not fields:
         why = in_words(rejection_words.malformed, values[0], "a profile maps JSON objects")
         raise InputError(f"no line is a JSON object; of the first one: {why}")
-    lists = [path for path, found in examples.items() if isinstance(found, list)]
-    paths = [path for path in examples if path not in lists]
-    guessed = {field: _best(field, paths) for field in _WORDS}
-    ts, user_id, item_id, request_id, kind = (_yaml(path) for path in guessed.values())
-    items = _items(lists[0], examples[lists[0]]) if lists else _items("items", [{}])
-    shown = _yaml(examples.get(guessed["kind"], "..."))
-    listed = [
-        f"#   {_yaml(path)}: {_yaml(examples[path])[:_LONGEST_EXAMPLE]}"
-        for path, _ in counts.most_common(_MOST_FIELDS)
-    ]
+    rules, left = _rules(read, fields)
+    counts = Counter(path for leaves in read for path in leaves)
     return "\n".join(
         [
             "# A draft: no known format. Fields of these messages, each with an example:",
-            *listed,
-            "# Complete the paths; `streameval map FILE --profile THIS --explain` says what each",
-            "# line becomes. docs/profiles.md has the language.",
+            *(
+                f"#   {_yaml(path)}: {_yaml(fields[path])[:_LONGEST_EXAMPLE]}"
+                for path, _ in counts.most_common(_MOST_FIELDS)
+            ),
+            "# Check and complete it; `streameval map FILE --profile THIS --explain` says what",
+            "# each line becomes. docs/profiles.md has the language.",
+            *([f"# No rule takes {', '.join(left)}."] if left else []),
             "rules:",
-            f"  - when: {{{kind}: {shown}}}  # the event that shows a list",
-            "    slate:",
-            f"      ts: {{from: {ts}, unit: auto}}",
-            f"      user_id: {user_id}",
-            f"      request_id: {request_id}",
-            f"      items: {items}",
-            f"  - when: {{{kind}: click}}  # the event of a click",
-            "    feedback:",
-            "      kind: {const: click}",
-            f"      ts: {{from: {ts}, unit: auto}}",
-            f"      user_id: {user_id}",
-            f"      item_id: {item_id}",
-            f"      request_id: {request_id}",
+            *rules,
             "",
         ]
     )
+
+
+def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
+    kind = _kind_path(read)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for leaves in read:
+        groups.setdefault("" if kind is None else _yaml(leaves.get(kind)), []).append(leaves)
+    acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
+    if not _SHOWS.intersection(acts.values()):  # then what has no name that is known may be lists
+        acts = {said: act or "shown" for said, act in acts.items()}
+    made = {
+        said: _rule(f"when: {{{_yaml(kind)}: {said}}}" if said else "", acts[said], group)
+        for said, group in groups.items()
+        if said != "null"
+    }
+    rules = [rule for rule in made.values() if rule][:_MOST_RULES]
+    event = _yaml(kind or "event")
+    if not any("slate:" in rule or "impression:" in rule for rule in rules):
+        rules.append(_slate(f'when: {{{event}: "..."}}  # the event that shows a list', fields))
+    if not any("feedback:" in rule for rule in rules):
+        plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
+        when = f"when: {{{event}: click}}  # the event of a click"
+        rules.append(_feedback(when, "click", plain))
+    left = [said[:_LONGEST_EXAMPLE] for said in groups if not made.get(said)]
+    return rules, left[:_MOST_RULES]
+
+
+def act_of(name: Any) -> str:
+    """Return what the name of an event says: a kind of feedback, "shown", or "" for neither."""
+    if not isinstance(name, str):
+        return ""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name).lower()
+    return next((act for act, known in _ACTS.items() if re.search(known, words)), "")
+
+
+def _read(value: bytes | str) -> Any:
+    """Return the JSON of a text; None where it is none."""
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _together(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return an example of each path, null or empty only where there is no other."""
+    examples: dict[str, Any] = {}
+    for leaves in group:
+        for path, value in leaves.items():
+            if examples.get(path) in (None, []):
+                examples[path] = value
+    return examples
+
+
+def _kind_path(read: Sequence[dict[str, Any]]) -> str | None:
+    """Return the path that tells events apart: by what its values say, then by its name."""
+    acts: dict[str, Counter[str]] = {}
+    for leaves in read:
+        for path, value in leaves.items():
+            if act := act_of(value):
+                acts.setdefault(path, Counter())[act] += 1
+    named = _paths("kind", _together(read))
+    told = [path for path, found in acts.items() if path in named or len(found) > 1]
+    if told:
+        return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
+    return named[0] if named else None
+
+
+def _rule(when: str, act: str, group: Sequence[dict[str, Any]]) -> str | None:
+    """Return the rule for messages of a kind; None where they say nothing of lists or items."""
+    fields = _together(group)
+    lists, items = _lists(fields), _paths("item_id", fields)
+    if act in _SHOWS and lists:
+        return _slate(when, fields)
+    if not act or not (lists or items):
+        return None
+    if act != "shown":
+        return _feedback(when, act, fields)
+    more = {"item_id": _yaml(items[0])} | _variant(fields)
+    for place in _paths("position", fields)[:1]:
+        base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
+        more["position"] = f"{{from: {_yaml(place)}, base: {base}}}"
+    return _event(when, "impression", fields, **more)
+
+
+def _slate(when: str, fields: dict[str, Any]) -> str:
+    """Return a rule for a whole list."""
+    lists = _lists(fields)
+    path, first = lists[0] if lists else ("items", {})
+    items = _yaml(path)
+    if isinstance(first, dict):
+        inner = dict(_leaves(first, ""))
+        place = _paths("position", inner)
+        position = f", position: {{from: {_yaml(place[0])}, base: auto}}" if place else ""
+        items = f"{{each: {items}, item_id: {_best('item_id', inner)}{position}}}"
+    return _event(when, "slate", fields, items=items, **_variant(fields))
+
+
+def _feedback(when: str, kind: str, fields: dict[str, Any]) -> str:
+    """Return a rule for feedback on one item, or on each of a list."""
+    lists, source = _lists(fields), f"{{const: {kind}}}"
+    if not lists or _paths("item_id", fields):
+        return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
+    path, first = lists[0]
+    item = _best("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else '"@"'
+    before = f"{when}\n    " if when else ""
+    above = {f"$.{path}": value for path, value in fields.items()}
+    each = f"{before}each: {_yaml(path)}  # $ is the message"
+    return _event(each, "feedback", above, item_id=item, kind=source)
+
+
+def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
+    """Return a rule with the fields that each event has, and `more` of this one."""
+    lines = {
+        "ts": f"{{from: {_best('ts', fields)}, unit: auto}}",
+        "user_id": _best("user_id", fields),
+        "request_id": _best("request_id", fields),
+        **more,
+    }
+    written = "".join(f"\n      {field}: {source}" for field, source in lines.items())
+    return f"  - {when}\n    {shape}:{written}" if when else f"  - {shape}:{written}"
+
+
+def _variant(fields: dict[str, Any]) -> dict[str, str]:
+    """Return the label of lists that says which variant made them, if one does."""
+    paths = _paths("variant", fields)
+    return {"variant": _yaml(paths[0])} if paths else {}
+
+
+def _lists(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the paths of lists, those with a known name first, each with its first element."""
+    named = _paths("items", fields, list)
+    others = [path for path, found in fields.items() if isinstance(found, list)]
+    lists = {path: fields[path] for path in [*named, *others]}
+    for path in _paths("items", fields, str):
+        for separator in "|;, ":
+            if separator in fields[path]:
+                lists.setdefault(f"split({path}, '{separator}')", fields[path].split(separator))
+                break
+    return [(path, found[0] if found else {}) for path, found in lists.items()]
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -121,19 +260,12 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         if path:
             yield path, value
+        if isinstance(value, str) and isinstance(listed := _read(value), list):
+            yield f"from_json({path})", listed
         return
     for name, inner in value.items():
         step = name if _PLAIN_NAME.match(name) else json.dumps(name)
         yield from _leaves(inner, f"{path}.{step}" if path else step)
-
-
-def _items(path: str, listed: Sequence[Any]) -> str:
-    """Return the source of items: a path to ids, or also where an item has its id."""
-    first = listed[0] if listed else {}
-    if not isinstance(first, dict):
-        return _yaml(path)
-    item_id = _best("item_id", [inner for inner, _ in _leaves(first, "")])
-    return f"{{each: {_yaml(path)}, item_id: {_yaml(item_id)}}}"
 
 
 def _yaml(value: Any) -> str:
@@ -144,10 +276,17 @@ def _yaml(value: Any) -> str:
     return written if written.isprintable() else json.dumps(value)
 
 
-def _best(field: str, paths: Sequence[str]) -> str:
-    """Return the path whose last name is a word for a field, else the field's own name."""
-    for word in _WORDS[field]:
-        for path in paths:
-            if path.rpartition(".")[2].strip('"').lower() == word:
-                return path
-    return field
+def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
+    """Return the paths of values of a type whose last name is a word for a field, best first."""
+    names = {path: _NO_LETTER.sub("", _LAST.split(path)[-1].lower()) for path in fields}
+    return [
+        path
+        for word in _WORDS[field].split()
+        for path, value in fields.items()
+        if names[path] == word and isinstance(value, of)
+    ]
+
+
+def _best(field: str, fields: dict[str, Any]) -> str:
+    """Return the likeliest path of a field in YAML, else the field's own name."""
+    return _yaml([*_paths(field, fields), field][0])

@@ -1,21 +1,25 @@
 """Paths of JMESPath, written as expressions of Python; its library walks a tree each time.
 
 `$` at the beginning of a path stands for the whole message, within `each`. The parts of the
-language that profiles use are written as code, and others are left to the library. No text of a
-profile becomes code itself: names and literals stand there as Python quotes them.
+language that profiles use are written as code, and others are left to the library, with two
+functions of our own. No text of a profile becomes code itself: names and literals stand there as
+Python quotes them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias
 
 import jmespath
+import msgspec
+from jmespath.functions import Functions, signature
 from jmespath.parser import Parser
 
 from streameval.base.errors import ConfigError
+from streameval.base.nearest import nearest
 
 Path: TypeAlias = Callable[[Any, Any], Any]
 """A function of an element and its message; None where it finds nothing."""
@@ -31,6 +35,28 @@ _TYPES: Final = {
     float: "number",
     list: "array",
 }
+
+
+class _Functions(Functions):  # type: ignore[misc]
+    """The functions of JMESPath, and two for lists that came as texts."""
+
+    @signature({"types": ["string", "null"]}, {"types": ["string"]})  # type: ignore[untyped-decorator]
+    def _func_split(self, text: str | None, separator: str) -> list[str] | None:
+        """Return the parts of a text without blanks, and no empty one."""
+        if text is None:
+            return None
+        return [part.strip() for part in text.split(separator or None) if part.strip()]
+
+    @signature({"types": []})  # type: ignore[untyped-decorator]
+    def _func_from_json(self, found: Any) -> Any:
+        """Return what a text of JSON says; what is no text stays. Raises ValueError."""
+        try:
+            return msgspec.json.decode(found) if isinstance(found, str) else found
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"from_json(): {error}") from None
+
+
+_OPTIONS: Final = jmespath.Options(custom_functions=_Functions())
 
 
 class _UnknownError(Exception):
@@ -84,7 +110,8 @@ class Code:
 
             def by_library(element: Any, message: Any) -> Any:
                 has_root = _MESSAGE in text and isinstance(element, dict)
-                return search({**element, _MESSAGE: message} if has_root else element)
+                rooted = {**element, _MESSAGE: message} if has_root else element
+                return search(rooted, options=_OPTIONS)
 
             written = f"{self.value(by_library)}(element, message)"
         return written
@@ -220,10 +247,30 @@ class Code:
 
 def _tree(text: str) -> Any:
     try:
-        return Parser().parse(_ROOT.sub('"$"', text)).parsed
+        tree = Parser().parse(_ROOT.sub('"$"', text)).parsed
     except (jmespath.exceptions.JMESPathError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{text!r} is no path of JMESPath: {said}") from None
+    known = _Functions.FUNCTION_TABLE
+    for name, given in _calls(tree):
+        if name not in known:
+            close = "".join(f"; did you mean {one}()?" for one in nearest(name, known))
+            raise ConfigError(f"{text!r}: no function {name}(){close}")
+        wanted = known[name]["signature"]
+        if given < len(wanted) or (given > len(wanted) and not wanted[-1].get("variadic")):
+            raise ConfigError(f"{text!r}: {name}() takes {len(wanted)} values, not {given}")
+    return tree
+
+
+def _calls(tree: Any) -> Iterator[tuple[str, int]]:
+    """Yield the functions that a tree calls, each with the number of what it is given."""
+    waiting = [tree]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):  # a slice has numbers
+            if part["type"] == "function_expression":
+                yield part["value"], len(part["children"])
+            waiting += part["children"]
 
 
 def _names(tree: Any) -> list[str] | None:

@@ -865,6 +865,14 @@ def test_a_native_profile_is_the_native_decoder():
         ),
         ("rules: [{feedback: {ts: 't[', user_id: u, item_id: i, kind: k}}]", "is no path"),
         (
+            "rules: [{feedback: {ts: t, user_id: u, item_id: 'splt(i)', kind: k}}]",
+            "'splt(i)': no function splt(); did you mean split()?",
+        ),
+        (
+            "rules: [{each: '[split(a)]', feedback: {ts: t, user_id: u, item_id: u, kind: k}}]",
+            "split() takes 2 values, not 1",
+        ),
+        (
             "rules: [{feedback: {ts: {from: t, unit: sec}, user_id: u, item_id: i, kind: k}}]",
             "rules.0.feedback.ts: unit 'sec': write one of rfc3339, s, ms, us, ns, auto, or",
         ),
@@ -964,6 +972,34 @@ def test_paths_are_those_of_jmespath():
         "h || '$.a'": "$.a",
     }.items():
         assert compile_path(text)(element, message) == wanted, text
+
+
+def test_a_list_may_have_come_as_a_text():
+    """Ids with something between, and JSON; what is no such text is rejected."""
+    texts = {"ids": " a|b ||c", "lines": "a \n b\tc", "rows": '[{"id": "a"}, {"id": 2}]', "n": 7}
+    texts["deep"] = "[" * 100_000
+    for path, wanted in {
+        "split(ids, '|')": ("a", "b", "c"),
+        "split(lines, '')": ("a", "b", "c"),
+        "split(ids, '||')[1:]": ("c",),
+        "from_json(rows)[*].id": ("a", "2"),
+        "from_json(from_json('[[5]]'))[0]": ("5",),
+        "split(none, '|') || from_json(rows)[].id": ("a", "2"),
+    }.items():
+        rule = {"slate": {"ts": "ts", "user_id": "u", "request_id": "u", "items": path}}
+        (event,) = decoder({"rules": [rule]}).decode_batch(
+            [json.dumps(texts | {"ts": NOON, "u": "u"}).encode()]
+        )[0]
+        assert event.items == wanted, path
+    for path, said in {
+        "split(n, '|')": "split()",
+        "from_json(ids)": "from_json(): JSON is malformed",
+        "from_json(deep)": "from_json(): maximum recursion",
+        "from_json(n)": "`items`: from_json(n) finds no list",
+        "from_json(none)": "`items`: from_json(none) finds nothing",
+    }.items():
+        rule = {"slate": {"ts": "ts", "user_id": "u", "request_id": "u", "items": path}}
+        assert said in refused({"rules": [rule]}, texts | {"ts": NOON, "u": "u"}), path
 
 
 def test_a_path_is_code_in_which_no_text_of_it_can_act():

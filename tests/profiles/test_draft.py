@@ -1,0 +1,158 @@
+"""Drafts of profiles for trackers that have none, used as they are."""
+
+import json
+
+import pytest
+
+from streameval.core.definition import Definition
+from streameval.core.events import FeedbackEvent, SlateEvent
+from streameval.profiles import library
+from streameval.profiles.draft import act_of, draft
+
+AT = 1_767_614_400_000
+"""2026-01-05 12:00:00 UTC."""
+
+
+def amplitude(event_type, **properties):
+    """Amplitude's HTTP API v2."""
+    return {
+        "user_id": "ann",
+        "device_id": "d1",
+        "event_type": event_type,
+        "time": AT,
+        "insert_id": "5f0adeff",
+        "event_properties": properties,
+    }
+
+
+def mixpanel(event, **properties):
+    """Mixpanel's raw export; its times are seconds."""
+    who = {"time": AT // 1000, "distinct_id": "ann", "$insert_id": "29fc", "mp_lib": "web"}
+    return {"event": event, "properties": who | properties}
+
+
+def posthog(event, **properties):
+    """PostHog's batch exports."""
+    return {
+        "uuid": "0190",
+        "event": event,
+        "distinct_id": "ann",
+        "timestamp": "2026-01-05T12:00:00Z",
+        "properties": {"$lib": "web", "$ip": "10.0.0.1", **properties},
+    }
+
+
+def row(kind, **columns):
+    """A row of a table, as Debezium's JSON has it: jsonb is text."""
+    return {
+        "id": 7,
+        "visitor_id": "ann",
+        "created_at": "2026-01-05T12:00:00Z",
+        "kind": kind,
+    } | columns
+
+
+SHOWN = [{"sku": "a", "rank": 0}, {"sku": "b", "rank": 1}]
+TRACKERS = {
+    "amplitude": [
+        amplitude("Recommendations Shown", list="l1", items=["a", "b"], algorithm="B", tags=["x"]),
+        amplitude("Recommendation Clicked", list="l1", item="b", position=2),
+        amplitude("Order Placed", list="l1", products=[{"id": "b", "price": 2.5}]),
+        amplitude("Session Started", tags=["x"]),
+    ],
+    "mixpanel, an impression for each item": [
+        mixpanel("Impression", list_id="l1", item_id="a", position=1, variant="B"),
+        mixpanel("Impression", list_id="l1", item_id="b", position=2, variant="B"),
+        mixpanel("Click", list_id="l1", item_id="b"),
+        mixpanel("Purchase", list_id="l1", item_id="b"),
+        mixpanel("$mp_web_page_view", current_url="/"),
+    ],
+    "mixpanel, positions from 0": [
+        mixpanel("Impression", list_id="l1", item_id="a", position=0, variant="B"),
+        mixpanel("Impression", list_id="l1", item_id="b", position=1, variant="B"),
+        mixpanel("Click", list_id="l1", item_id="b"),
+        mixpanel("Purchase", list_id="l1", item_id="b"),
+    ],
+    "posthog": [
+        posthog("$pageview", query="list"),
+        posthog("recommendations displayed", requestId="l1", results=SHOWN, variant="B"),
+        posthog("product_selected", requestId="l1", productId="b"),
+        posthog("productsBought", requestId="l1", products=[{"productId": "b"}]),
+    ],
+    "rows with JSON as text": [
+        row("list_served", req="l1", bucket="B", items=json.dumps(SHOWN), sku=None),
+        row("item_tapped", req="l1", sku="b", items=None),
+        row("purchase", req="l1", sku="b", items=None),
+        row("cart_item_removed", req="l1", sku="b", items=None),
+    ],
+    "rows with ids in one text": [
+        row("imp", req="l1", arm="B", shown="a | b"),
+        row("clk", req="l1", item="b"),
+        row("order", req="l1", item="b"),
+    ],
+}
+
+
+def drafted(messages, folder):
+    """The draft for messages, and their events by it; fails for a rejected one."""
+    values = [json.dumps(one).encode() for one in messages]
+    text = draft(values)
+    file = folder / f"{len(text)}.yaml"
+    file.write_text(text)
+    decoder = library.decoder_of(Definition(dimensions=("variant",)), str(file))
+    events, rejected = decoder.decode_batch(values)
+    assert rejected == []
+    return text, events
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
+    _, events = drafted(TRACKERS[tracker], tmp_path)
+    shown, feedback = {}, []
+    for event in events:
+        assert (event.ts, event.user_id, event.request_id) == (AT, "ann", "l1")
+        if isinstance(event, FeedbackEvent):
+            feedback.append((event.feedback, event.item_id))
+            continue
+        assert event.variant == "B"
+        if isinstance(event, SlateEvent):
+            shown |= dict(enumerate(event.items, 1))
+        else:
+            shown[event.position] = event.item_id
+    assert shown == {1: "a", 2: "b"}
+    assert feedback == [("click", "b"), ("purchase", "b")]
+
+
+def test_a_draft_of_one_side_asks_for_the_other(tmp_path):
+    """A topic of clicks alone, and one of lists alone, without a kind."""
+    click = {"event": "click", "uid": "ann", "ts": AT, "req": "l1", "item": "b"}
+    text, events = drafted([click], tmp_path)
+    assert [event.feedback for event in events] == ["click"]
+    assert 'when: {event: "..."}  # the event that shows a list' in text
+    shown = {"uid": "ann", "ts": AT, "req": "l1", "items": ["a", "b"]}
+    text, events = drafted([shown], tmp_path)
+    assert [event.items for event in events] == [("a", "b")]
+    assert "when: {event: click}  # the event of a click" in text
+
+
+def test_a_draft_names_what_it_takes_for_neither(tmp_path):
+    pages = [mixpanel(name, current_url="/") for name in ("Page Viewed", "Signed Up")]
+    text, events = drafted([*TRACKERS["posthog"], *pages], tmp_path)
+    assert len(events) == 3
+    assert '# No rule takes "$pageview", "Page Viewed", "Signed Up".' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("impression", "shown"), ("imp", "shown"), ("import", ""), ("recs.shown", "shown"),
+        ("RecommendationsServed", "shown"), ("view_item_list", "shown"), ("view_item", "view"),
+        ("Recommendation Clicked", "click"), ("clk", "click"), ("select_item", "click"),
+        ("ImpressionClick", "click"), ("like", "like"), ("unlike", ""), ("displayed", "shown"),
+        ("listened", ""),
+        ("add_to_cart", "cart"), ("remove_from_cart", ""), ("Order Completed", "purchase"),
+        ("Order Refunded", ""), ("reordered", ""), ("border", ""), ("", ""), (None, ""), (3, ""),
+    ],
+)  # fmt: skip
+def test_what_the_name_of_an_event_says(name, act):
+    assert act_of(name) == act
