@@ -24,7 +24,7 @@ _WORDS: Final = {
     " deviceid anonymousid sessionid",
     "item_id": "itemid productid contentid objectid sku item product id",
     "request_id": "requestid queryid impressionid listid traceid recommendationid recid searchid"
-    " request req query list",
+    " searchqueryuid resultid attributiontoken request req query list",
     "kind": "event eventname eventtype action kind type name",
     "items": "items products itemids productids results recommendations hits shown",
     "position": "position pos rank index",
@@ -37,7 +37,7 @@ _ACTS: Final = {
     "cart": r"\b(cart|basket)",
     "like": r"\b(like|favou?rite)",
     "click": r"\b(click|clk|tap|select)",
-    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|lists?\b)",
+    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b)",
     "view": r"\b(view|visit)",
 }
 _SHOWS: Final = {"shown", "view"}
@@ -122,17 +122,18 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     for leaves in read:
         groups.setdefault("" if kind is None else _yaml(leaves.get(kind)), []).append(leaves)
     acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
-    if not _SHOWS.intersection(acts.values()):  # then what has no name that is known may be lists
-        acts = {said: act or "shown" for said, act in acts.items()}
+    if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
+        acts = {said: act for said, act in acts.items() if act}
     made = {
-        said: _rule(f"when: {{{_yaml(kind)}: {said}}}" if said else "", acts[said], group)
-        for said, group in groups.items()
+        said: _rule(f"when: {{{_yaml(kind)}: {said}}}" if said else "", act, groups[said])
+        for said, act in acts.items()
         if said != "null"
     }
     rules = [rule for rule in made.values() if rule][:_MOST_RULES]
     event = _yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
-        rules.append(_slate(f'when: {{{event}: "..."}}  # the event that shows a list', fields))
+        said = '"..."' if rules else next(iter(groups)) or '"..."'
+        rules.append(_slate(f"when: {{{event}: {said}}}  # the event that shows a list", fields))
     if not any("feedback:" in rule for rule in rules):
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
         when = f"when: {{{event}: click}}  # the event of a click"
@@ -185,7 +186,8 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]]) -> str | None:
     """Return the rule for messages of a kind; None where they say nothing of lists or items."""
     fields = _together(group)
     lists, items = _lists(fields), _paths("item_id", fields)
-    if act in _SHOWS and lists:
+    unnamed = act == "shown" and not items and _has_several(group)
+    if unnamed or (lists and (act in {"", "shown"} or (act == "view" and _has_several(group)))):
         return _slate(when, fields)
     if not act or not (lists or items):
         return None
@@ -198,10 +200,16 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]]) -> str | None:
     return _event(when, "impression", fields, **more)
 
 
+def _has_several(group: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether a message has a list of two or more: a view of one item is its page."""
+    found = [value for leaves in group for value in leaves.values() if isinstance(value, list)]
+    return any(len(value) > 1 for value in found)
+
+
 def _slate(when: str, fields: dict[str, Any]) -> str:
     """Return a rule for a whole list."""
-    lists = _lists(fields)
-    path, first = lists[0] if lists else ("items", {})
+    unnamed = [(path, one[0]) for path, one in fields.items() if isinstance(one, list) and one]
+    path, first = [*_lists(fields), *unnamed, ("items", {})][0]
     items = _yaml(path)
     if isinstance(first, dict):
         inner = dict(_leaves(first, ""))
@@ -243,16 +251,26 @@ def _variant(fields: dict[str, Any]) -> dict[str, str]:
 
 
 def _lists(fields: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the paths of lists, those with a known name first, each with its first element."""
-    named = _paths("items", fields, list)
-    others = [path for path, found in fields.items() if isinstance(found, list)]
-    lists = {path: fields[path] for path in [*named, *others]}
+    """Return the paths of lists of items, each with its first one, the likeliest first.
+
+    Those have a known name, or objects with the id of an item.
+    """
+    lists = {path: fields[path] for path in _paths("items", fields, list)}
+    for path, found in fields.items():
+        if isinstance(found, list) and _item_ids(found):
+            lists.setdefault(path, found)
     for path in _paths("items", fields, str):
         for separator in "|;, ":
             if separator in fields[path]:
                 lists.setdefault(f"split({path}, '{separator}')", fields[path].split(separator))
                 break
     return [(path, found[0] if found else {}) for path, found in lists.items()]
+
+
+def _item_ids(listed: list[Any]) -> list[str]:
+    """Return the paths of an item's id in the objects of a list."""
+    first = listed[0] if listed else None
+    return _paths("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else []
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -42,6 +42,20 @@ def posthog(event, **properties):
     }
 
 
+def retail(kind, *products):
+    """User events of Google's Vertex AI Search for commerce."""
+    details = [{"product": {"id": product}, "quantity": 1} for product in products]
+    return {
+        "eventType": kind,
+        "visitorId": "ann",
+        "eventTime": "2026-01-05T12:00:00Z",
+        "attributionToken": "l1",
+        "experimentIds": ["e1"],
+        "variant": "B",
+        "productDetails": details,
+    }
+
+
 def row(kind, **columns):
     """A row of a table, as Debezium's JSON has it: jsonb is text."""
     return {
@@ -78,6 +92,11 @@ TRACKERS = {
         posthog("recommendations displayed", requestId="l1", results=SHOWN, variant="B"),
         posthog("product_selected", requestId="l1", productId="b"),
         posthog("productsBought", requestId="l1", products=[{"productId": "b"}]),
+    ],
+    "retail": [
+        retail("search", "a", "b"),
+        retail("select-item", "b"),
+        retail("purchase-complete", "b"),
     ],
     "rows with JSON as text": [
         row("list_served", req="l1", bucket="B", items=json.dumps(SHOWN), sku=None),
@@ -121,6 +140,12 @@ def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
             shown[event.position] = event.item_id
     assert shown == {1: "a", 2: "b"}
     assert feedback == [("click", "b"), ("purchase", "b")]
+
+
+def test_a_view_of_one_item_is_no_list(tmp_path):
+    _, events = drafted([retail("detail-page-view", "b"), retail("search", "a", "b")], tmp_path)
+    assert (events[0].feedback, events[0].item_id) == ("view", "b")
+    assert events[1].items == ("a", "b")
 
 
 def test_a_draft_of_one_side_asks_for_the_other(tmp_path):
