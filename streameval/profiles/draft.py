@@ -120,7 +120,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     kind = _kind_path(read)
     groups: dict[str, list[dict[str, Any]]] = {}
     for leaves in read:
-        groups.setdefault("" if kind is None else _yaml(leaves.get(kind)), []).append(leaves)
+        value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
+        groups.setdefault("" if kind is None else _yaml(value), []).append(leaves)
     acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}

@@ -167,6 +167,12 @@ def test_a_draft_names_what_it_takes_for_neither(tmp_path):
     assert '# No rule takes "$pageview", "Page Viewed", "Signed Up".' in text
 
 
+@pytest.mark.parametrize("event", [[{"id": 1}], [["a"]], [], None, 1.5, {"a": 1}])
+def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
+    text, _ = drafted([{"event": event, "uid": "ann", "ts": AT}], tmp_path)
+    assert "streameval map FILE --profile THIS" in text
+
+
 @pytest.mark.parametrize(
     ("name", "act"),
     [
