@@ -133,7 +133,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     rules = [rule for rule in made.values() if rule][:_MOST_RULES]
     event = _yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
-        said = '"..."' if rules else next(iter(groups)) or '"..."'
+        has_list = not rules and any(isinstance(value, list) for value in fields.values())
+        said = (has_list and next(iter(groups)).replace("null", "")) or '"..."'
         rules.append(_slate(f"when: {{{event}: {said}}}  # the event that shows a list", fields))
     if not any("feedback:" in rule for rule in rules):
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}

@@ -169,8 +169,9 @@ def test_a_draft_names_what_it_takes_for_neither(tmp_path):
 
 @pytest.mark.parametrize("event", [[{"id": 1}], [["a"]], [], None, 1.5, {"a": 1}])
 def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
-    text, _ = drafted([{"event": event, "uid": "ann", "ts": AT}], tmp_path)
-    assert "streameval map FILE --profile THIS" in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(draft([json.dumps({"event": event, "uid": "ann", "ts": AT}).encode()]))
+    assert len(library.mapping_of(str(file)).profile.rules) == 2
 
 
 @pytest.mark.parametrize(
