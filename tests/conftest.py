@@ -7,7 +7,7 @@ through their helpers, and that start no program. `make test` leaves out what is
 Seeds. A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth
 seed. The first `FLOOR` seeds of a test (20, or its module's own `FLOOR`; 8 with `--fast`) always
 run. Further ones, up to the module's own `SEEDS` (or 300), run until the test has used
-`STREAMEVAL_SEED_SECONDS` of CPU time (default 3). The last lines of a run say how many seeds ran,
+`STREAMEVAL_SEED_SECONDS` of CPU time (default 1.5). The last lines of a run say how many seeds ran,
 and which files are dear.
 `STREAMEVAL_SEEDS=2000` runs that many whatever they take, and `STREAMEVAL_SEED=17` runs that one,
 as a failure says.
@@ -44,7 +44,7 @@ sys.path += sorted({str(path.parent) for path in HERE.glob("*/test_*.py")})
 FAST = {"base", "config", "core", "experiments", "metrics", "stats"}
 FLOOR, FAST_FLOOR = 20, 8
 SHARES = 4
-SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "3"))
+SEED_SECONDS = float(os.environ.get("STREAMEVAL_SEED_SECONDS", "1.5"))
 EXACTLY = os.environ.get("STREAMEVAL_SEEDS")
 ONE = os.environ.get("STREAMEVAL_SEED")
 FAILING = pytest.StashKey()
