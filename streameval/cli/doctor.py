@@ -72,8 +72,8 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
     from streameval.kafka import admin
     from streameval.kafka.security import client_arguments
 
-    client = client_arguments(settings)
     try:
+        client = client_arguments(settings)
         cluster = await admin.cluster(client)
         findings += judge_cluster(settings, cluster)
         for source in settings.forward:

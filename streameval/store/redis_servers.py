@@ -23,7 +23,11 @@ from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel, SentinelManagedSSLConnection
+from redis.asyncio.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelManagedSSLConnection,
+)
 from redis.backoff import NoBackoff
 from redis.crc import key_slot
 from redis.credentials import CredentialProvider
@@ -46,6 +50,9 @@ _SENTINEL_LOGIN: Final = ("sentinel_username", "sentinel_password")
 # Commands without a key; scripts have theirs behind their text and the number of keys.
 _KEYLESS: Final = frozenset({"TIME", "INFO", "SCAN"})
 _SCRIPTS: Final = frozenset({"EVAL", "EVALSHA"})
+
+# How Python writes an object that has no text of its own.
+_OBJECT: Final = re.compile(r"<[^<>]*>")
 
 # After these another node may have the slots by now. A node that has lost the others answers
 # "cluster down", and goes on to say that its slots are its own.
@@ -131,6 +138,21 @@ class _FreshConnection(SSLConnection):
     async def _connect(self) -> None:
         self.ssl_context.context = None
         await super()._connect()  # type: ignore[no-untyped-call]
+
+
+class _Sentinel(Sentinel):
+    """Sentinels whose errors are one line: redis-py writes out its clients in them."""
+
+    async def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return host and port of the master. Raises MasterNotFoundError."""
+        try:
+            found: tuple[str, int] = await super().discover_master(service_name)
+        except MasterNotFoundError as error:
+            said, count = str(error), 1
+            while count:  # one object stands within the other
+                said, count = _OBJECT.subn("a Sentinel", said)
+            raise MasterNotFoundError(said) from None
+        return found
 
 
 class _FreshMasterConnection(SentinelManagedSSLConnection, _FreshConnection):
@@ -248,7 +270,7 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
     places = [each.rpartition(":") for each in _places(split, _SENTINEL_PORT)]
     login_there = {key.removeprefix("sentinel_"): value for key, value in own.items()}
     tls_there = {key: value for key, value in tls.items() if key != "connection_class"}
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+    sentinel = _Sentinel(  # type: ignore[no-untyped-call]
         [(host.strip("[]"), int(port)) for host, _, port in places],
         sentinel_kwargs=_LIMITS | tls_there | login_there | {"ssl": bool(tls)},
     )

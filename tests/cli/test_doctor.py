@@ -385,6 +385,18 @@ def test_kafka_absent():
     assert findings["redis"]["level"] == "ok"
 
 
+def test_keys_of_kafka_that_no_client_takes_hide_nothing_of_redis(tmp_path):
+    no_certificate = tmp_path / "ca.pem"
+    no_certificate.write_text("-----BEGIN CERTIFICATE-----")
+    security = {"kafka_security_protocol": "SSL", "kafka_ca_file": str(no_certificate)}
+    findings, code = doctor(**security, redis="redis+sentinel://127.0.0.1:1,127.0.0.1:2/master")
+    assert code == 3
+    assert "no certificates in PEM" in findings["kafka"]["message"]
+    said = findings["redis"]["message"]
+    assert "No master found for 'master'" in said
+    assert len(said) < 300  # redis-py writes out its clients
+
+
 @pytest.mark.servers
 def test_topic_absent():
     kafka, redis = servers.shared_kafka(), servers.shared_redis()
