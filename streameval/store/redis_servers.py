@@ -264,7 +264,8 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
         parsed = BlockingConnectionPool.from_url(place).connection_kwargs
         tls = {key: parsed[key] for key in options} | {"connection_class": _FreshMasterConnection}
     login = _Login(url)
-    known: dict[str, Any] = _LIMITS | {"db": int(database or 0), "retry": Retry(NoBackoff(), 0)}
+    once = {"retry": Retry(NoBackoff(), 0)}  # another Sentinel may know, and calls are tried again
+    known: dict[str, Any] = _LIMITS | once | {"db": int(database or 0)}
     if login.is_there:
         known["credential_provider"] = login
     places = [each.rpartition(":") for each in _places(split, _SENTINEL_PORT)]
@@ -272,7 +273,7 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
     tls_there = {key: value for key, value in tls.items() if key != "connection_class"}
     sentinel = _Sentinel(  # type: ignore[no-untyped-call]
         [(host.strip("[]"), int(port)) for host, _, port in places],
-        sentinel_kwargs=_LIMITS | tls_there | login_there | {"ssl": bool(tls)},
+        sentinel_kwargs=_LIMITS | once | tls_there | login_there | {"ssl": bool(tls)},
     )
     client = sentinel.master_for(name, **tls, **known)
     address = f"{name} of the Sentinels {split.netloc.rpartition('@')[2]}"

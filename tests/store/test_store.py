@@ -742,6 +742,26 @@ def test_whoever_asks_a_store_that_is_away_is_told_where_it_should_be():
     asyncio.run(scenario(servers.free_port()))
 
 
+def test_a_sentinel_that_is_away_is_asked_once_a_call():
+    """The next one may know the master: redis-py's own tries take seconds."""
+    asked = []
+
+    async def gone(_, writer):
+        asked.append(1)
+        writer.close()
+
+    async def scenario():
+        server = await asyncio.start_server(gone, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with opened(f"redis+sentinel://127.0.0.1:{port}/master") as store:
+            with pytest.raises(UnreachableError, match="No master found for 'master'"):
+                await store.facts()
+        server.close()
+
+    asyncio.run(scenario())
+    assert len(asked) == 1
+
+
 def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
     async def scenario(server):
         async with opened(server.url) as store:
