@@ -44,9 +44,10 @@ _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
 _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
-# What needs no quotes in JMESPath, and what may need none in YAML.
+# What stands before the last name of a path, also within a function.
 _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
+# What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
@@ -133,8 +134,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     rules = [rule for rule in made.values() if rule][:_MOST_RULES]
     event = _yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
-        has_list = not rules and any(isinstance(value, list) for value in fields.values())
-        said = (has_list and next(iter(groups)).replace("null", "")) or '"..."'
+        first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
+        said = first if has_list and not rules and first not in {"", "null"} else '"..."'
         rules.append(_slate(f"when: {{{event}: {said}}}  # the event that shows a list", fields))
     if not any("feedback:" in rule for rule in rules):
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
