@@ -21,8 +21,8 @@ from streameval.profiles.envelopes import unwrap
 _WORDS: Final = {
     "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date at t",
     "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
-    " deviceid anonymousid sessionid",
-    "item_id": "itemid productid contentid objectid sku item product id",
+    " deviceid anonymousid sessionid session",
+    "item_id": "itemid productid contentid objectid sku item product aid id",
     "request_id": "requestid queryid impressionid listid traceid recommendationid recid searchid"
     " searchqueryuid resultid attributiontoken request req query list",
     "kind": "event eventname eventtype action kind type name",
@@ -92,7 +92,8 @@ def draft(values: Sequence[bytes]) -> str:
 
     Raises `InputError` where no line is a JSON object.
     """
-    read = [dict(_leaves(message, "")) for value in values if (message := _read(value))]
+    whole = [dict(_leaves(message, "")) for value in values if (message := _read(value))]
+    split, read = _parts(whole)
     fields = _together(read)
     if not fields:
         why = in_words(rejection_words.malformed, values[0], "a profile maps JSON objects")
@@ -109,11 +110,32 @@ def draft(values: Sequence[bytes]) -> str:
             "# Check and complete it; `streameval map FILE --profile THIS --explain` says what",
             "# each line becomes. docs/profiles.md has the language.",
             *([f"# No rule takes {', '.join(left)}."] if left else []),
+            *([f"split: {_yaml(split)}"] if split else []),
             "rules:",
             *rules,
             "",
         ]
     )
+
+
+def _parts(whole: Sequence[dict[str, Any]]) -> tuple[str, Sequence[dict[str, Any]]]:
+    """Return the path of several events in one message, "" without one, and the fields of each."""
+    fields = _together(whole)
+    named = _kind_path(whole)
+    if named is not None and any(act_of(leaves.get(named)) for leaves in whole):
+        return "", whole
+    for path, listed in fields.items():
+        first = dict(_leaves(listed[0], "")) if isinstance(listed, list) and listed else {}
+        if _paths("ts", first) and _paths("kind", first):
+            around = (
+                {f"_batch.{p}": v for p, v in leaves.items() if p != path} for leaves in whole
+            )
+            return path, [
+                dict(_leaves(part, "")) | outer
+                for leaves, outer in zip(whole, around, strict=True)
+                for part in leaves.get(path) or ()
+            ]
+    return "", whole
 
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -243,6 +265,8 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
         "request_id": _best("request_id", fields),
         **more,
     }
+    if shape != "slate" and not _paths("request_id", fields):
+        del lines["request_id"]  # only a list must have one
     written = "".join(f"\n      {field}: {source}" for field, source in lines.items())
     return f"  - {when}\n    {shape}:{written}" if when else f"  - {shape}:{written}"
 

@@ -142,6 +142,22 @@ def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
     assert feedback == [("click", "b"), ("purchase", "b")]
 
 
+def test_a_draft_takes_several_events_out_of_one_message(tmp_path):
+    """Amplitude's requests, and sessions of the OTTO data set."""
+    request = {"api_key": "k", "events": TRACKERS["amplitude"]}
+    _, events = drafted([request, {"api_key": "k", "events": []}], tmp_path)
+    assert [type(event).__name__ for event in events[:1]] == ["SlateEvent"]
+    assert [event.feedback for event in events[1:]] == ["click", "purchase"]
+    acts = [{"aid": 59625, "ts": AT, "type": kind} for kind in ("clicks", "carts", "orders")]
+    text, events = drafted([{"session": 12, "events": acts}], tmp_path)
+    assert [(event.feedback, event.user_id, event.item_id) for event in events] == [
+        ("click", "12", "59625"),
+        ("cart", "12", "59625"),
+        ("purchase", "12", "59625"),
+    ]
+    assert "split: events" in text
+
+
 def test_a_view_of_one_item_is_no_list(tmp_path):
     _, events = drafted([retail("detail-page-view", "b"), retail("search", "a", "b")], tmp_path)
     assert (events[0].feedback, events[0].item_id) == ("view", "b")
