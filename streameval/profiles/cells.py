@@ -30,7 +30,12 @@ _IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is added
 _ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
-_HOUR: Final = slice(11, 13)
+_T, _HOUR, _SIGN = slice(10, 11), slice(11, 13), slice(-6, -5)
+_UTC: Final = " UTC"
+# A text that the checks of events read: others of ISO 8601 become one.
+_IS_RFC3339: Final = (
+    f"{_IS_TEXT} and found[10:11] == 'T' and (found[-1] == 'Z' or found[-6] in '+-')"
+)
 _NUMBERS: Final = frozenset({"score", "propensity", "latency_ms", "value", "after"})
 _FLAGS: Final = frozenset({"fallback", "retract"})
 
@@ -75,8 +80,7 @@ def short_way(field: str, take: Take | None) -> tuple[str, str, bool]:
 
 def _short_way_of_time(take: Take) -> tuple[str, str, bool]:
     if take.unit not in _PER_MS:
-        tests = {"rfc3339": _IS_TEXT, "auto": f"{_IS_TEXT} and found[4:5] == '-'"}
-        return "" if take.zone else tests.get(take.unit, ""), "found", False
+        return _IS_RFC3339 if take.unit in {"rfc3339", "auto"} else "", "found", False
     times, over = _PER_MS[take.unit]
     least, most = -(-MIN_TS * over // times), -(-MAX_TS * over // times)
     test = f"found.__class__ is int and {least} <= found < {most}"
@@ -156,20 +160,22 @@ def _time(take: Take) -> Convert:
 
 
 def _rfc3339(epoch: datetime | None) -> Convert:
+    """Return the function that also takes what databases write: 2026-01-05 12:00:00+00, or UTC."""
+
     def rfc3339(value: Any) -> Any:
         if not isinstance(value, str):
             raise CellError(f"is {value_in_words(value)}, and RFC 3339 is wanted{_unit_of(value)}")
-        if epoch is None or _ends_in_zone(value):
+        if value[_T] in {"T", "t"} and (value[-1] in "Zz" or value[_SIGN] in {"+", "-"}):
             return value
         if value[_HOUR] == "24":  # Python 3.14 takes it for the next day's 0
             raise CellError(f'is "{value[:40]}", and hours go to 23')
-        return _ms(_parse(value, datetime.fromisoformat), epoch)
+        written = f"{value[: -len(_UTC)]}+00:00" if value.endswith(_UTC) else value
+        moment = _parse(written, datetime.fromisoformat, ": write its pattern as `unit`")
+        if moment.tzinfo is None and epoch is None:
+            raise CellError(f'is "{value[:40]}", without an offset: write its `zone`, such as UTC')
+        return _ms(moment, epoch)
 
     return rfc3339
-
-
-def _ends_in_zone(value: str) -> bool:
-    return value[-1] in "Zz" or (value[-3:-2] == ":" and value[-6:-5] in {"+", "-"})
 
 
 def _auto_time(epoch: datetime | None) -> Convert:
@@ -232,11 +238,11 @@ def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
     return patterned
 
 
-def _parse(value: str, parse: Callable[[str], datetime]) -> datetime:
+def _parse(value: str, parse: Callable[[str], datetime], cure: str = "") -> datetime:
     try:
         return parse(value)
     except ValueError:
-        raise CellError(f'is "{value[:40]}", which is no time of that form') from None
+        raise CellError(f'is "{value[:40]}", which is no time of that form{cure}') from None
 
 
 def _ms(moment: datetime, epoch: datetime | None) -> int:

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -259,8 +260,9 @@ def _feedback(when: str, kind: str, fields: dict[str, Any]) -> str:
 
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     """Return a rule with the fields that each event has, and `more` of this one."""
+    zone = ", zone: UTC" if any(_lacks_zone(fields[path]) for path in _paths("ts", fields)) else ""
     lines = {
-        "ts": f"{{from: {_best('ts', fields)}, unit: auto}}",
+        "ts": f"{{from: {_best('ts', fields)}, unit: auto{zone}}}",
         "user_id": _best("user_id", fields),
         "request_id": _best("request_id", fields),
         **more,
@@ -269,6 +271,14 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
         del lines["request_id"]  # only a list must have one
     written = "".join(f"\n      {field}: {source}" for field, source in lines.items())
     return f"  - {when}\n    {shape}:{written}" if when else f"  - {shape}:{written}"
+
+
+def _lacks_zone(time: Any) -> bool:
+    """Tell whether a text is a time that does not say its offset from UTC."""
+    try:
+        return datetime.fromisoformat(time).tzinfo is None
+    except (TypeError, ValueError):
+        return False
 
 
 def _variant(fields: dict[str, Any]) -> dict[str, str]:

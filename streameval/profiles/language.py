@@ -12,6 +12,7 @@ UNITS: Final = ("rfc3339", "s", "ms", "us", "ns", "auto")
 """Units of a time; any other text is a pattern of Python's `strptime`.
 
 `auto` takes RFC 3339, or a number whose unit is the one in which it lies between 2000 and 2099.
+Both take ISO 8601 as databases write it too: with a space for the T, and +00 or UTC at the end.
 """
 
 

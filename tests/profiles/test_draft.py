@@ -104,10 +104,10 @@ TRACKERS = {
         row("purchase", req="l1", sku="b", items=None),
         row("cart_item_removed", req="l1", sku="b", items=None),
     ],
-    "rows with ids in one text": [
-        row("imp", req="l1", arm="B", shown="a | b"),
-        row("clk", req="l1", item="b"),
-        row("order", req="l1", item="b"),
+    "rows with ids in one text, and times without a zone": [
+        row("imp", req="l1", arm="B", shown="a | b", created_at="2026-01-05 12:00:00"),
+        row("clk", req="l1", item="b", created_at="2026-01-05 12:00:00.000"),
+        row("order", req="l1", item="b", created_at="2026-01-05T12:00:00"),
     ],
 }
 

@@ -667,7 +667,16 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
         (with_fields(), CLICK | {"i": ["a"]}, "`item_id`: i is a list, and a text is wanted"),
         (with_fields(), CLICK | {"i": 1.5}, "`item_id`: i is 1.5, a number with a fraction"),
         (with_fields(), CLICK | {"ts": SECONDS}, "RFC 3339 is wanted: write unit: s"),
-        (with_fields(), CLICK | {"ts": "2026-01-05 12:00"}, "`ts`"),
+        (
+            with_fields(),
+            CLICK | {"ts": "2026-01-05 12:00"},
+            '`ts`: ts is "2026-01-05 12:00", without an offset: write its `zone`, such as UTC',
+        ),
+        (
+            with_fields(),
+            CLICK | {"ts": "5/1/2026 12:00"},
+            "which is no time of that form: write its pattern as `unit`",
+        ),
         (
             with_fields(ts={"from": "ts", "unit": "s"}),
             CLICK | {"ts": MS},
@@ -1023,6 +1032,26 @@ def test_a_path_is_code_in_which_no_text_of_it_can_act():
         assert compile_path(text)(deep, deep) == jmespath.search(text, deep), text[:9]
 
 
+@pytest.mark.parametrize("unit", ["rfc3339", "auto"])
+@pytest.mark.parametrize("zone", [None, "UTC", "+02:00"])
+def test_times_are_taken_as_databases_write_them(unit, zone):
+    """PostgreSQL's, BigQuery's, ClickHouse's and Python's; those without an offset by a zone."""
+    take = {"from": "ts", "unit": unit} | ({"zone": zone} if zone else {})
+    read = decoder(with_fields(ts=take))
+    written = ["2026-01-05 12:00:00.123456+00", "2026-01-05 12:00:00.123 UTC"]
+    written += ["2026-01-05 14:00:00.123+02:00", "2026-01-05T12:00:00.123+0000", NOON.lower()]
+    written += ["2026-01-05 12:00:00.123Z"]
+    if zone == "UTC":
+        written += ["2026-01-05 12:00:00.123", "2026-01-05T12:00:00.123999"]
+    if zone == "+02:00":
+        written += ["2026-01-05 14:00:00.123"]
+    events, rejected = read.decode_batch(
+        [json.dumps(CLICK | {"ts": ts}).encode() for ts in written]
+    )
+    assert rejected == []
+    assert {event.ts for event in events} == {MS}
+
+
 def test_patterns_of_times_have_a_zone():
     profile = with_fields(ts={"from": "ts", "unit": "%d.%m.%Y %H:%M:%S.%f", "zone": "+02:00"})
     (event,) = decoder(profile).decode_batch(
@@ -1040,6 +1069,12 @@ CELLS = [
     *(MIN_TS, MIN_TS - 1, MAX_TS, MAX_TS - 1, f"{MIN_TS}000", f"{MAX_TS}000", MAX_TS * 1000 - 1),
     *(MIN_TS // 1000, MAX_TS // 1000, str(MAX_TS // 1000 - 1), MIN_TS * 10**6, 1767614400.5),
     *("2026-01-05T10:00:00Z", "2026-01-05 10:00:00.123", "2026-01-05T10:00:00+02:00", "2026-13-01"),
+    *(
+        "2026-01-05 10:00:00Z",
+        "2026-01-05t10:00:00z",
+        "2026-01-05 10:00:00 UTC",
+        "2026-01-05T10:00",
+    ),
 ]
 
 
