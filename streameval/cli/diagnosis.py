@@ -211,7 +211,10 @@ def _judge_decoding(
     message = f"of the last {count:,} records {named} (the first: {rejected[0][1].detail})"
     if formats := sentence_on(Counter(format_of(value) for value, _ in rejected)):
         message += f"; {formats}"
-    cure = "send what `streameval schema` prints; the dead-letter topic holds each with its reason"
+    cure = (
+        "send what `streameval schema` prints, or map what you have (docs/profiles.md); the"
+        " dead-letter topic holds each with its reason"
+    )
     if len(rejected) > count * MANY:
         return failed(check, message, cure)
     return Finding(check, "warn", message, cure)
