@@ -40,6 +40,8 @@ CONNECTIONS: Final = 8
 REPLY_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 3.0
 _LIMITS: Final = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+# A Sentinel answers from memory, and another one waits to be asked.
+_ANSWERS_SOON: Final = _LIMITS | {"socket_timeout": CONNECT_SECONDS}
 # Times that a call follows a slot to another node.
 _MOVES: Final = 5
 # A cluster is not asked more often where its slots are.
@@ -273,7 +275,7 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
     tls_there = {key: value for key, value in tls.items() if key != "connection_class"}
     sentinel = _Sentinel(  # type: ignore[no-untyped-call]
         [(host.strip("[]"), int(port)) for host, _, port in places],
-        sentinel_kwargs=_LIMITS | once | tls_there | login_there | {"ssl": bool(tls)},
+        sentinel_kwargs=_ANSWERS_SOON | once | tls_there | login_there | {"ssl": bool(tls)},
     )
     client = sentinel.master_for(name, **tls, **known)
     address = f"{name} of the Sentinels {split.netloc.rpartition('@')[2]}"
