@@ -291,6 +291,7 @@ class _Cluster:
         self.address = f"the cluster {','.join(self._seeds)}"
         self._nodes: dict[str, Redis] = {}
         self._ranges: list[tuple[int, int, str]] = []
+        self._primaries: list[str] = []  # of the last answer
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()
         self._turn = 0
@@ -370,10 +371,10 @@ class _Cluster:
             if self._ranges and time.monotonic() - self._asked_at < _ASK_SECONDS:
                 return
             error: Exception = exceptions.ConnectionError("no node answers")
-            known = deque(dict.fromkeys((*self._nodes, *self._seeds)))
+            known = deque(dict.fromkeys((*self._primaries, *self._seeds)))
             self._turn += 1  # another one each time: the one before may have lost the others
             known.rotate(self._turn)
-            for address in known:
+            for address in dict.fromkeys((*known, *self._nodes)):  # those that left come last
                 try:
                     rows = await self._client(address).execute_command("CLUSTER", "SLOTS")  # type: ignore[no-untyped-call]
                 except (exceptions.RedisError, OSError) as found:
@@ -384,6 +385,7 @@ class _Cluster:
                         (int(first), int(last), _address_of(node, address))
                         for first, last, node, *_ in rows
                     ]
+                    self._primaries = list({address for *_, address in self._ranges})
                     self._asked_at = time.monotonic()
                     return
             raise error

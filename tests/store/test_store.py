@@ -762,6 +762,29 @@ def test_a_sentinel_that_is_away_is_asked_once_a_call():
     assert len(asked) == 1
 
 
+def test_a_node_that_left_the_cluster_is_asked_no_more():
+    """Its address stays silent, as that of a pod that came back with another one."""
+    asked = []
+
+    async def gone(_, writer):
+        asked.append(1)
+        writer.close()
+
+    async def scenario():
+        server = await asyncio.start_server(gone, "127.0.0.1", 0)
+        async with opened(servers.shared_redis_cluster().url) as store:
+            await store.facts()
+            port = server.sockets[0].getsockname()[1]
+            store._servers._client(f"127.0.0.1:{port}")
+            for _ in range(6):
+                store._servers._ranges = []
+                await store.facts()
+        server.close()
+
+    asyncio.run(scenario())
+    assert asked == []
+
+
 def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
     async def scenario(server):
         async with opened(server.url) as store:
