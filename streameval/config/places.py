@@ -67,9 +67,16 @@ def address(value: str) -> str:
 def web_address(value: str) -> str:
     """Return an address of the web without a slash at its end."""
     url = urlsplit(value)
+    if "@" in url.netloc:  # no message quotes a password
+        raise ValueError("write the address without a user and a password: they have keys")
     if url.scheme not in {"http", "https"} or not url.hostname or url.query or url.fragment:
         raise ValueError(f"write http://… or https://…, not {value!r}")
     return value.rstrip("/")
+
+
+def web_addresses(value: str) -> str:
+    """Return addresses of the web, with commas between them."""
+    return ",".join(web_address(each.strip()) for each in value.split(","))
 
 
 def _like(value: str) -> str:

@@ -230,10 +230,10 @@ class Settings(BaseSettings):
         description="Topics that `streameval forward` reads, each `{topic: clicks, profile:"
         " segment}`: it writes their events to `topic`, keyed by user.",
     )
-    registry: Annotated[str, AfterValidator(places.web_address)] | None = Field(
+    registry: Annotated[str, AfterValidator(places.web_addresses)] | None = Field(
         None,
-        description="The schema registry (the URL of Confluent's API), which is asked for the"
-        " schemas of framed messages in Avro, Protobuf and JSON; needs `profile`.",
+        description="The schema registry (URLs of Confluent's API, with commas), which is"
+        " asked for the schemas of framed messages in Avro, Protobuf and JSON; needs `profile`.",
     )
     registry_username: str | None = Field(None, description="The registry's user, if it asks.")
     registry_password: SecretStr | None = Field(None, description="The registry's password.")

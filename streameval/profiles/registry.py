@@ -62,7 +62,7 @@ class _Wrong:
 
 
 class Registry:
-    """The schemas of a registry at `url`, asked for once each.
+    """The schemas of a registry at `url`, asked for once each; with commas, the first that answers.
 
     `login` returns the value of the header Authorization, "" for none; it is called for each
     request, so that secrets may change. `ca_file` has the certificates (PEM) that sign the
@@ -72,7 +72,7 @@ class Registry:
     def __init__(
         self, url: str, login: Callable[[], str] = lambda: "", ca_file: str | None = None
     ) -> None:
-        self._url = url.rstrip("/")
+        self._urls = tuple(each.rstrip("/") for each in url.split(","))
         self._login, self._ca_file = login, ca_file
         self._opener: OpenerDirector | None = None
         self._schemas: dict[str, Schema] = {}
@@ -157,8 +157,21 @@ class Registry:
 
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the answer to a request; None for what the registry does not have."""
-        where = f"the schema registry {self._url}"
-        request = Request(f"{self._url}/{path}", headers=_ACCEPT)  # noqa: S310  # http or https
+        urls, failed = self._urls, None
+        for at, url in enumerate(urls):
+            try:
+                found = self._get_from(url, path)
+            except UnreachableError as error:
+                failed = error
+            else:
+                self._urls = urls[at:] + urls[:at]  # the next request begins here
+                return found
+        assert failed is not None, "there is a URL"
+        raise failed
+
+    def _get_from(self, url: str, path: str) -> dict[str, Any] | None:
+        where = f"the schema registry {url}"
+        request = Request(f"{url}/{path}", headers=_ACCEPT)  # noqa: S310  # http or https
         if login := self._login():
             request.add_unredirected_header("Authorization", login)  # for no other server
         try:

@@ -220,6 +220,22 @@ def test_a_registry_that_does_not_answer_rejects_nothing(answer, said, monkeypat
         assert read_by.decode_batch([b"\0\0\0\0\x07" + trackers.lines(EVENTS)[0]])[1] == []
 
 
+def test_of_several_registries_the_first_that_answers_is_asked():
+    schemas = {f"/schemas/ids/{n}": (200, {"schemaType": "JSON", "schema": "{}"}) for n in (7, 8)}
+    down = dict.fromkeys(schemas, (500, ""))
+    with answers(down) as first, answers(schemas) as second:
+        read_by = decoder(f"http://127.0.0.1:{servers.free_port()},{first.url}/,{second.url}")
+        for number in (b"\x07", b"\x08"):
+            value = b"\0\0\0\0" + number + trackers.lines(EVENTS)[0]
+            assert read_by.decode_batch([value])[1] == []
+        assert first.asked == ["/schemas/ids/7"]  # the second one is asked first from then on
+        assert second.asked == ["/schemas/ids/7", "/schemas/ids/8"]
+    with answers(down) as first, answers(down) as second:
+        read_by = decoder(f"{first.url},{second.url}")
+        with pytest.raises(UnreachableError, match=f"{second.url} answers 500"):
+            read_by.decode_batch([b"\0\0\0\0\x07{}"])
+
+
 def test_a_secret_that_changes_is_the_new_one_and_goes_to_no_other_server(tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text("one\n")
@@ -244,6 +260,11 @@ def test_a_secret_that_changes_is_the_new_one_and_goes_to_no_other_server(tmp_pa
     [
         ({"registry": "http://r:1"}, "registry: set profile too, to `native`"),
         ({"registry": "r:8081", "profile": "native"}, "registry: write http://"),
+        ({"registry": "http://r:1,r:2", "profile": "native"}, "registry: write http://"),
+        (
+            {"registry": "http://ann:secret@r:1", "profile": "native"},
+            "registry: write the address without a user and a password: they have keys",
+        ),
         ({"registry_username": "ann"}, "registry_username, registry_password: a login needs both"),
         (
             {"registry_username": "a", "registry_password": "b", "registry_token": "c"},
@@ -255,6 +276,7 @@ def test_keys_that_do_not_agree_are_told(keys, said):
     with pytest.raises(InputError) as told:
         load(None, keys)
     assert said in str(told.value)
+    assert "secret" not in str(told.value)
 
 
 # ----------------------------------------------------------------------- a registry, for real
