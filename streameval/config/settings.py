@@ -243,6 +243,12 @@ class Settings(BaseSettings):
     registry_ca_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
         None, description="Certificates that sign the registry's (PEM); without it, the system's."
     )
+    registry_cert_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
+        None, description="This worker's certificate (PEM), where the registry wants one."
+    )
+    registry_key_file: Annotated[Path, AfterValidator(places.file)] | None = Field(
+        None, description="The key of that certificate (PEM), if it is in another file."
+    )
     dead_letter_topic: Name = Field(
         f"{DEFAULT_TOPIC}.dead-letter",
         description="The topic of rejected events; by default `topic` with `.dead-letter`.",
@@ -494,6 +500,8 @@ class Settings(BaseSettings):
             raise ValueError("registry_username, registry_password: a login needs both")
         if self.registry_username and self.registry_token:
             raise ValueError("registry_token: drop it, or the user")
+        if self.registry_key_file and not self.registry_cert_file:
+            raise ValueError("registry_cert_file: set it too, or drop registry_key_file")
         if self.registry and not (self.profile or self.forward):
             raise ValueError(
                 "registry: set profile too, to `native` for messages that are streameval's events"
@@ -553,8 +561,15 @@ class Settings(BaseSettings):
             token = self.secret("registry_token")
             return f"Bearer {token}" if token else ""
 
-        ca_file = None if self.registry_ca_file is None else str(self.registry_ca_file)
-        registry = None if self.registry is None else Registry(self.registry, login, ca_file)
+        registry = None
+        if self.registry is not None:
+            registry = Registry(
+                self.registry,
+                login,
+                ca_file=self.registry_ca_file,
+                cert_file=self.registry_cert_file,
+                key_file=self.registry_key_file,
+            )
         return decoder_of(self.definition(), profile, registry)
 
     def secret(self, key: str) -> str:

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Sequence
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
@@ -66,14 +67,21 @@ class Registry:
 
     `login` returns the value of the header Authorization, "" for none; it is called for each
     request, so that secrets may change. `ca_file` has the certificates (PEM) that sign the
-    registry's.
+    registry's, `cert_file` and `key_file` ours.
     """
 
     def __init__(
-        self, url: str, login: Callable[[], str] = lambda: "", ca_file: str | None = None
+        self,
+        url: str,
+        login: Callable[[], str] = lambda: "",
+        *,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
     ) -> None:
         self._urls = tuple(each.rstrip("/") for each in url.split(","))
         self._login, self._ca_file = login, ca_file
+        self._cert_file, self._key_file = cert_file, key_file
         self._opener: OpenerDirector | None = None
         self._schemas: dict[str, Schema] = {}
         self._unknown: dict[str, float] = {}  # those that it lacks, and until when
@@ -174,11 +182,8 @@ class Registry:
         request = Request(f"{url}/{path}", headers=_ACCEPT)  # noqa: S310  # http or https
         if login := self._login():
             request.add_unredirected_header("Authorization", login)  # for no other server
+        opener = self._opener = self._opener or self._with_certificates()
         try:
-            opener = self._opener
-            if opener is None:  # reading certificates takes longer than a request
-                context = ssl.create_default_context(cafile=self._ca_file)
-                opener = self._opener = build_opener(HTTPSHandler(context=context))
             with opener.open(request, timeout=_TIMEOUT) as answer:
                 body = _whole(answer, time.monotonic() + _TIMEOUT)
         except HTTPError as error:
@@ -188,10 +193,13 @@ class Registry:
                 return None
             raise UnreachableError(f"{where} {_refusal(error.code)}") from None
         except (URLError, OSError, HTTPException, ValueError) as error:
-            reason = getattr(error, "reason", None) or error
+            reason = error.reason if isinstance(error, URLError) else error
             if isinstance(reason, ssl.SSLCertVerificationError):
                 cure = "set or correct registry_ca_file"
                 raise UnreachableError(f"{where} cannot be verified ({reason}): {cure}") from None
+            if isinstance(reason, ssl.SSLError):
+                cure = "does it speak TLS, and want a registry_cert_file?"
+                raise UnreachableError(f"{where} does not let us in ({reason}): {cure}") from None
             raise UnreachableError(f"{where} does not answer ({reason}): is it running?") from None
         try:
             found = json.loads(body)
@@ -200,6 +208,17 @@ class Registry:
         if not isinstance(found, dict):
             raise UnreachableError(f"{where} answers with something else than JSON: is it its API?")
         return found
+
+    def _with_certificates(self) -> OpenerDirector:
+        """Read the certificates, which takes longer than a request."""
+        try:
+            context = ssl.create_default_context(cafile=self._ca_file)
+            if self._cert_file is not None:
+                context.load_cert_chain(self._cert_file, self._key_file)
+        except OSError as error:  # of which `ssl.SSLError` is one
+            keys = "registry_ca_file, registry_cert_file, registry_key_file"
+            raise UnreachableError(f"{keys}: no certificates in PEM: {error}") from None
+        return build_opener(HTTPSHandler(context=context))
 
 
 def basic(user: str, password: str) -> str:

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import http.server
 import json
+import ssl
 import threading
 import time
 import uuid
@@ -236,6 +237,35 @@ def test_of_several_registries_the_first_that_answers_is_asked():
             read_by.decode_batch([b"\0\0\0\0\x07{}"])
 
 
+def test_a_registry_that_asks_for_certificates(authorities, tmp_path):
+    """mTLS, and what is said without one of the two sides, and for a file that holds none."""
+    first, second = authorities
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("-----BEGIN CERTIFICATE-----")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=first["ca"])
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(first["server"])
+    with answers({"/schemas/ids/7": (200, {"schemaType": "JSON", "schema": "{}"})}) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        url = f"https://localhost:{server.server_port}"
+
+        def rejected_by(**keys):
+            told = {f"registry_{key}": str(path) for key, path in keys.items()}
+            read_by = load(None, told | {"registry": url, "profile": "native"}).decoder()
+            read_by.unready([b"\0\0\0\0\x07"])()
+
+        rejected_by(ca_file=first["ca"], cert_file=first["worker"])
+        for keys, said in (
+            ({"ca_file": second["ca"], "cert_file": first["worker"]}, "set or correct registry_ca"),
+            ({"ca_file": first["ca"]}, "want a registry_cert_file"),
+            ({"ca_file": first["ca"], "cert_file": second["worker"]}, "want a registry_cert_file"),
+            ({"ca_file": wrong}, "no certificates in PEM"),
+            ({"ca_file": first["ca"], "cert_file": wrong}, "no certificates in PEM"),
+        ):
+            with pytest.raises(UnreachableError, match=said):
+                rejected_by(**keys)
+
+
 def test_a_secret_that_changes_is_the_new_one_and_goes_to_no_other_server(tmp_path, monkeypatch):
     secret = tmp_path / "secret"
     secret.write_text("one\n")
@@ -264,6 +294,10 @@ def test_a_secret_that_changes_is_the_new_one_and_goes_to_no_other_server(tmp_pa
         (
             {"registry": "http://ann:secret@r:1", "profile": "native"},
             "registry: write the address without a user and a password: they have keys",
+        ),
+        (
+            {"registry_key_file": __file__},
+            "registry_cert_file: set it too, or drop registry_key_file",
         ),
         ({"registry_username": "ann"}, "registry_username, registry_password: a login needs both"),
         (

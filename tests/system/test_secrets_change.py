@@ -192,36 +192,6 @@ def test_tokens_are_taken_anew_before_they_expire(source, tmp_path):
             assert compared(kafka, redis.url, topic, worker) == 100
 
 
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory):
-    """Two certificate authorities; of each, the certificates of a server and of a worker."""
-    openssl, folder = programs.need("openssl"), tmp_path_factory.mktemp("authorities")
-
-    def run(*words):
-        subprocess.run([openssl, *map(str, words)], check=True, capture_output=True)
-
-    def made(name):
-        ca, ca_key = folder / f"{name}.pem", folder / f"{name}.key"
-        new = ["-nodes", "-newkey", "rsa:2048", "-keyout"]
-        run("req", "-x509", *new, ca_key, "-out", ca, "-days", "2", "-subj", f"/CN={name}")
-        found = {"ca": ca}
-        for who in ("server", "worker"):
-            key, asked, given = (folder / f"{name}-{who}.{end}" for end in ("key", "csr", "crt"))
-            extra = folder / "names"
-            extra.write_text("subjectAltName=DNS:localhost")
-            run("req", *new, key, "-out", asked, "-subj", "/CN=localhost")
-            run(
-                *("x509", "-req", "-in", asked, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial"),
-                *("-out", given, "-days", "2", "-extfile", extra),
-            )
-            both = folder / f"{name}-{who}.both"
-            both.write_text(key.read_text() + given.read_text())
-            found[who] = both
-        return found
-
-    return made("first"), made("second")
-
-
 def test_certificates_of_kafka_and_of_the_worker_change(authorities, tmp_path):
     """mTLS: another authority signs both sides, and the files are replaced under a worker."""
     redis, (first, second) = servers.shared_redis(), authorities
