@@ -20,7 +20,8 @@ aiokafka 0.14:
    Ours reads those again that can be.
 7. Clients ask for metadata by `_metadata_update`, and only brokers that they know. Ours asks the
    configured servers where none of these answers: all may have other addresses by now (KIP-899).
-8. The classes of the protocol and of batches let us write requests of newer versions, and unpack
+8. Errors of brokers are looked up by code in `kafka_errors`, which ends at 72. Ours has more.
+9. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
 Another version of aiokafka may lack some of this. Then this import fails, or `lacking` names the
@@ -47,7 +48,12 @@ from aiokafka.consumer.fetcher import (
     PartitionRecords,
 )
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import CorruptRecordException
+from aiokafka.errors import (
+    CorruptRecordException,
+    UnknownError,
+    UnknownMemberIdError,
+    kafka_errors,
+)
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.metadata import MetadataRequest
@@ -227,6 +233,14 @@ async def stop_whole(consumer: AIOKafkaConsumer) -> None:
     if leaked is not None:
         raise leaked
 
+
+# --- Errors -------------------------------------------------------------------------------------
+
+# A member whose name another one took is fenced (82). It forgets its id and joins anew, as after a
+# heartbeat, where Kafka has no code for it. Else it would come with its old id for ever.
+kafka_errors.setdefault(82, UnknownMemberIdError)
+for _code, _name in {76: "UnsupportedCompressionType", 81: "GroupMaxSizeReached"}.items():
+    kafka_errors.setdefault(_code, type(f"{_name}Error", (UnknownError,), {"errno": _code}))
 
 # --- Fetched records ----------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Nothing is lost, nothing is counted twice, and what is refused is named.
 """
 
+import asyncio
 import base64
 import contextlib
 import json
@@ -17,6 +18,8 @@ import pytest
 import redis as redis_client
 import servers
 import service
+
+from streameval.kafka.consumer import KafkaEventLog
 
 pytestmark = [pytest.mark.servers, pytest.mark.slow]
 OTHERS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
@@ -269,6 +272,50 @@ def test_a_named_member_that_comes_back_has_its_partitions_without_a_rebalance()
         assert owned(workers[1]) == before[1]
         assert "assigned partitions" not in workers[1].logged().split("assigned partitions")[-1]
         assert workers[1].logged().count("assigned partitions") <= 2
+
+
+class Member:
+    """A member of a group of the name `same`, which reads what it is given."""
+
+    def __init__(self, address, topic):
+        client = {"bootstrap_servers": address}
+        self.log = KafkaEventLog(client, topic, topic, "letters", instance="same")
+        self.assignments = 0
+
+    async def assigned(self, partitions):
+        self.assignments += bool(partitions)
+        for number in partitions:
+            self.log.seek(number, 0)
+            self.log.resume(number)
+
+    async def revoked(self, _):
+        """Nothing is kept."""
+
+    async def read_until_assigned(self, times):
+        for _ in range(300):
+            await self.log.poll(0.1, 100)
+            if self.assignments == times:
+                return
+        pytest.fail(f"assigned {self.assignments} times")
+
+
+def test_a_member_whose_name_another_one_took_joins_again():
+    """It comes with its old id, which Kafka fences, before a heartbeat has told it."""
+    kafka = servers.shared_kafka()
+    topic = topic_on(kafka)
+
+    async def scenario():
+        first, second = Member(kafka.address, topic), Member(kafka.address, topic)
+        await first.log.start(first)
+        await first.read_until_assigned(1)
+        await second.log.start(second)
+        await second.read_until_assigned(1)
+        first.log._consumer._coordinator.request_rejoin()
+        await first.read_until_assigned(2)
+        await first.log.close(5)
+        await second.log.close(5)
+
+    asyncio.run(scenario())
 
 
 def test_two_members_of_one_name_are_told():
