@@ -239,7 +239,13 @@ async def stop_whole(consumer: AIOKafkaConsumer) -> None:
 # A member whose name another one took is fenced (82). It forgets its id and joins anew, as after a
 # heartbeat, where Kafka has no code for it. Else it would come with its old id for ever.
 kafka_errors.setdefault(82, UnknownMemberIdError)
-for _code, _name in {76: "UnsupportedCompressionType", 81: "GroupMaxSizeReached"}.items():
+_NAMES: Final = {
+    76: "UnsupportedCompressionType",
+    81: "GroupMaxSizeReached",
+    87: "InvalidRecord",
+    89: "ThrottlingQuotaExceeded",
+}
+for _code, _name in _NAMES.items():
     kafka_errors.setdefault(_code, type(f"{_name}Error", (UnknownError,), {"errno": _code}))
 
 # --- Fetched records ----------------------------------------------------------------------------

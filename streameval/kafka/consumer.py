@@ -360,10 +360,11 @@ class KafkaEventLog:
         if isinstance(error, OffsetOutOfRangeError):
             await self._start_over(error.args[0])
         elif not isinstance(error, NoOffsetForPartitionError):  # raised for one not sought yet
-            topic_partitions = ", ".join(
-                f"{p.partition} at {at}" for p, at in self._positions.items()
+            places = ", ".join(f"{p.partition} at {at}" for p, at in self._positions.items())
+            again = (
+                f"reading again from partition {places}" if places else "joining the group again"
             )
-            self._complaints.say(f"reading again from partition {topic_partitions}", error)
+            self._complaints.say(again, error)
             await asyncio.sleep(RETRY_SECONDS)
         for topic_partition, position in self._positions.items():
             with contextlib.suppress(IllegalStateError):
