@@ -12,6 +12,8 @@ from aiokafka.errors import (
     AuthenticationFailedError,
     BrokerResponseError,
     IllegalSaslStateError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
     KafkaConnectionError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanismError,
@@ -62,6 +64,20 @@ def listening() -> Iterator[LastConnectionError]:
         yield handler
     finally:
         _LOGGER.removeHandler(handler)
+
+
+def refused_member(error: BaseException, group: str) -> RefusedError | None:
+    """Make the error of a group that takes no member like us; None for any other `error`."""
+    if isinstance(error, InconsistentGroupProtocolError):
+        return RefusedError(
+            f"the group {group} has members of another application: choose another `group`"
+        )
+    if isinstance(error, InvalidSessionTimeoutError):
+        return RefusedError(
+            "Kafka does not take this session_timeout: its brokers have bounds, from"
+            " group.min.session.timeout.ms (6 s unless set) to group.max.session.timeout.ms (30 m)"
+        )
+    return None
 
 
 def unreached_error(where: str, error: BaseException) -> StreamevalError:

@@ -41,7 +41,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.connection_errors import REFUSALS, listening, unreached_error
+from streameval.kafka.connection_errors import REFUSALS, listening, refused_member, unreached_error
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
@@ -357,6 +357,8 @@ class KafkaEventLog:
                 f"Kafka forbids to read topic {self._topic} as group {self._group} ({error}):"
                 " grant READ on both to this user"
             ) from error
+        if refusal := refused_member(error, self._group):
+            raise refusal from error
         if isinstance(error, OffsetOutOfRangeError):
             await self._start_over(error.args[0])
         elif not isinstance(error, NoOffsetForPartitionError):  # raised for one not sought yet

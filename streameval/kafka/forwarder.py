@@ -45,6 +45,7 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions, warn_of_compaction
+from streameval.kafka.connection_errors import refused_member
 from streameval.kafka.consumer import member_arguments
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop as stop_reading
@@ -214,7 +215,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         """Forward until `stop`, and wait for servers that are away. Raises `RefusedError`."""
         while not stop.is_set():
             try:
-                with our_errors(self._client), self._named_rights():
+                with our_errors(self._client), self._refusals():
                     await self._session(stop)
             except UnreachableError as error:
                 self._trouble = str(error)
@@ -224,7 +225,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                     await asyncio.wait_for(stop.wait(), RETRY_SECONDS)
 
     @contextlib.contextmanager
-    def _named_rights(self) -> Iterator[None]:
+    def _refusals(self) -> Iterator[None]:
         """Name the rights that Kafka may have missed: it says which kind, at most."""
         try:
             yield
@@ -238,6 +239,10 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 f" and on the group {self._group}, and WRITE on {self._settings.topic} and"
                 f" {self._settings.dead_letter_topic}"
             ) from error
+        except KafkaError as error:
+            if refusal := refused_member(error, self._group):
+                raise refusal from error
+            raise
 
     async def _session(self, stop: asyncio.Event) -> None:
         """Forward until `stop`, or until Kafka is away."""

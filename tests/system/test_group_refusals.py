@@ -1,0 +1,94 @@
+"""A group that takes no such member is named with its cure, and nobody waits for it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import servers
+import service
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+
+from streameval.base.errors import RefusedError
+from streameval.kafka.consumer import KafkaEventLog
+
+pytestmark = pytest.mark.servers
+TURNS = 300
+
+
+class Nobody:
+    """Hears of partitions, and does nothing with them."""
+
+    async def assigned(self, partitions):
+        """There are none."""
+
+    async def revoked(self, partitions):
+        """There were none."""
+
+
+async def poll(address, topic, **changes):
+    log = KafkaEventLog({"bootstrap_servers": address}, topic, topic, "letters", **changes)
+    await log.start(Nobody())
+    try:
+        for _ in range(TURNS):
+            await log.poll(0.1, 100)
+    finally:
+        await log.close(5)
+
+
+def forwarded(address, topic, **keys):
+    """What `streameval forward` says as it ends."""
+    keys |= {"kafka": address, "redis": servers.shared_redis().url, "topic": f"{topic}.to"}
+    keys |= {"group": topic, "forward": json.dumps([{"topic": topic, "profile": "segment"}])}
+    keys["listen"] = "127.0.0.1:0"
+    done = subprocess.run(
+        [sys.executable, "-m", "streameval", "forward"],
+        env=os.environ | {f"STREAMEVAL_{key.upper()}": value for key, value in keys.items()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == RefusedError.exit_code, done.stderr
+    return done.stderr
+
+
+def test_a_session_that_the_brokers_do_not_allow():
+    said = "does not take this session_timeout: its brokers have bounds, from group.min"
+    with servers.kafka(**{"group.min.session.timeout.ms": 6_000}) as kafka:
+        topic = servers.unique()
+        for each in (topic, f"{topic}.to"):
+            service.create_topic(kafka.port, each, 1)
+        with pytest.raises(RefusedError, match=said):
+            asyncio.run(poll(kafka.address, topic, session_ms=3_000))
+        assert said in forwarded(kafka.address, topic, session_timeout="3s")
+
+
+def test_a_group_of_another_application():
+    kafka, topic = servers.shared_kafka(), servers.unique()
+    for each in (topic, f"{topic}.to"):
+        service.create_topic(kafka.port, each, 1)
+    said = "has members of another application: choose another `group`"
+
+    async def beside(group, ours):
+        other = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=kafka.address,
+            group_id=group,
+            partition_assignment_strategy=[StickyPartitionAssignor],
+        )
+        await other.start()
+        try:
+            return await ours
+        finally:
+            await other.stop()
+
+    with pytest.raises(RefusedError, match=f"the group {topic} {said}"):
+        asyncio.run(beside(topic, poll(kafka.address, topic)))
+    forwarding = asyncio.to_thread(forwarded, kafka.address, topic)
+    assert f"the group {topic}.forward {said}" in asyncio.run(
+        beside(f"{topic}.forward", forwarding)
+    )
