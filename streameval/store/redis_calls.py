@@ -14,6 +14,7 @@ from redis import exceptions
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.retry import Complaints
+from streameval.base.urls import split_url
 from streameval.store.redis_servers import Command, Url, servers_of
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,15 @@ _PASSING: Final = (
 _CROSS_SLOT: Final = "do not hash to the same slot"
 
 
+# What servers of another kind say, and what to write for them.
+_OTHER_KIND: Final = {
+    "cluster support disabled": "it is no cluster, write redis:// or rediss://",
+    "unknown command 'CLUSTER'": "it is no cluster, write redis:// or rediss://",
+    "unknown command 'TIME'": "is it a Sentinel? Write redis+sentinel://HOST:PORT/NAME",
+}
+# What is said of a server that speaks no TLS, and of one that speaks nothing else.
+_NO_TLS: Final = ("Timeout connecting", "WRONG_VERSION_NUMBER", "record layer failure")
+_ONLY_TLS: Final = ("reset by peer", "Connection closed by server")
 # What servers say to a client that names no password.
 _NO_PASSWORD: Final = ("HELLO must be called", "Authentication required", "NOAUTH")
 
@@ -42,6 +52,8 @@ class RedisCalls:
 
     def __init__(self, url: str | Url) -> None:
         self._servers = servers_of((lambda: url) if isinstance(url, str) else url)
+        scheme = split_url(url if isinstance(url, str) else url()).scheme
+        self._tls = scheme.startswith("rediss")
         self.address = self._servers.address
         self._let_in = False
         self._in_flight: set[asyncio.Task[Any]] = set()
@@ -118,7 +130,19 @@ class RedisCalls:
     def _ours(self, error: Exception) -> RefusedError | UnreachableError:
         """Translate an error of redis-py or of the network into our own."""
         where = f"Redis at {self.address}"
-        if self._let_in and _is_login(error):
+        if _is_login(error):
+            return self._not_let_in(where, error)
+        if self._passes(error):
+            return UnreachableError(f"{where} cannot be used now ({error}): {self._cure(error)}")
+        if isinstance(error, exceptions.NoPermissionError):
+            return RefusedError(f"{where}: {error}: extend the rights of the user (ACL SETUSER)")
+        if self._is_node(error):
+            return RefusedError(f"{where} is a node of a cluster: write redis+cluster://")
+        cure = next((f"; {cure}" for said, cure in _OTHER_KIND.items() if said in str(error)), "")
+        return RefusedError(f"{where} answers: {str(error).strip()}{cure}")
+
+    def _not_let_in(self, where: str, error: Exception) -> RefusedError | UnreachableError:
+        if self._let_in:
             return UnreachableError(
                 f"{where} refuses the password or user ({error}), which it took before: give"
                 " `redis`, redis_password or their files the new one"
@@ -128,16 +152,24 @@ class RedisCalls:
                 f"{where} wants a password, and none is configured: set redis_password (or"
                 " STREAMEVAL_REDIS_PASSWORD)"
             )
-        if isinstance(error, exceptions.AuthenticationError):
-            return RefusedError(
-                f"{where} refuses the password or user ({error}): correct `redis` and"
-                " redis_password"
-            )
-        if isinstance(error, exceptions.NoPermissionError):
-            return RefusedError(f"{where}: {error}: extend the rights of the user (ACL SETUSER)")
-        if self._passes(error):
-            return UnreachableError(f"{where} cannot be used now ({error}): is it running?")
-        return RefusedError(f"{where} answers: {error}")
+        return RefusedError(
+            f"{where} refuses the password or user ({error}): correct `redis` and redis_password"
+        )
+
+    def _cure(self, error: Exception) -> str:
+        """Say what to look at where no server has let us in yet: it may speak another way."""
+        said = str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            return "correct ssl_ca_certs of `redis`, or the host that its certificate names"
+        if not self._let_in and self._tls and any(word in said for word in _NO_TLS):
+            return "is it running, and does it speak TLS?"
+        if not self._let_in and not self._tls and any(word in said for word in _ONLY_TLS):
+            return "is it running, or does it want rediss://?"
+        return "is it running?"
+
+    def _is_node(self, error: Exception) -> bool:
+        """Tell whether a single server sends us on to another one."""
+        return isinstance(error, exceptions.AskError) and not self._servers.has_slots
 
     def _passes(self, error: Exception) -> bool:
         """Whether the same call may work later without anybody changing this process.
@@ -146,7 +178,7 @@ class RedisCalls:
         """
         if _is_login(error):
             return self._let_in
-        return _passes(error)
+        return _passes(error) and not self._is_node(error)
 
     async def close(self, deadline: float = 1.0) -> None:
         """Wait up to `deadline` seconds for calls under way, then close the connections."""

@@ -78,6 +78,8 @@ class Servers(Protocol):
     """Where commands go. Errors are redis-py's."""
 
     address: str
+    has_slots: bool
+    """Whether each key has its server, which others name."""
 
     async def call(self, *command: Any) -> Any:
         """Send a command to the server that has its key."""
@@ -219,6 +221,8 @@ async def _execute(client: Redis, command: Command) -> Any:
 class _One:
     """One server, or the master of Sentinels."""
 
+    has_slots = False
+
     def __init__(self, client: Redis, address: str, sentinels: Sequence[Redis] = ()) -> None:
         self._client, self.address, self._sentinels = client, address, sentinels
 
@@ -284,6 +288,8 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
 
 class _Cluster:
     """The primaries of a cluster: each call goes to the node of its key's slot."""
+
+    has_slots = True
 
     def __init__(self, url: Url, scheme: str, split: SplitResult) -> None:
         self._url, self._scheme, self._query = url, scheme, split.query

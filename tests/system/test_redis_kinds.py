@@ -1,0 +1,64 @@
+"""A URL for another kind of Redis than the one that is there is told what to write."""
+
+import asyncio
+
+import pytest
+import servers
+
+from streameval.base.errors import RefusedError, UnreachableError
+from streameval.store.redis_store import RedisStateStore
+
+pytestmark = pytest.mark.servers
+
+
+def told(url, error):
+    """What is said to somebody who asks for facts, and for data of some partitions."""
+
+    async def ask():
+        store = RedisStateStore(url, "group", "topic", ["click"])
+        try:
+            await store.facts()
+            for partition in range(8):
+                await store.standing(partition)
+        finally:
+            await store.close()
+
+    with pytest.raises(error) as said:
+        asyncio.run(ask())
+    return str(said.value)
+
+
+def test_a_node_of_a_cluster_and_no_cluster():
+    first = servers.shared_redis_cluster().url.partition("://")[2].partition(",")[0]
+    said = told(f"redis://{first}/0", RefusedError)
+    assert said == f"Redis at {first} is a node of a cluster: write redis+cluster://"
+    alone = servers.shared_redis().url.partition("://")[2].partition("/")[0]
+    said = told(f"redis+cluster://{alone}", RefusedError)
+    assert said.endswith("; it is no cluster, write redis:// or rediss://")
+
+
+def test_a_sentinel_in_place_of_redis():
+    with servers.redis_sentinels() as watched:
+        place = watched.url.partition("://")[2].partition(",")[0]
+        said = told(f"redis://{place}/0", RefusedError)
+        assert said.endswith("; is it a Sentinel? Write redis+sentinel://HOST:PORT/NAME")
+        said = told(f"redis+cluster://{place}", RefusedError)
+        assert said.endswith("; it is no cluster, write redis:// or rediss://")
+
+
+def test_tls_on_one_side_only_and_certificates_of_another_authority(authorities):
+    first, second = authorities
+    files = {"tls_cert_file": first["server"], "tls_key_file": first["server"]}
+    files |= {"tls_ca_cert_file": first["ca"], "tls_auth_clients": "no"}
+    port = servers.free_port()
+    with servers.redis(tls_port=port, **files) as redis:
+        said = told(f"redis://localhost:{port}/0", UnreachableError)
+        assert said.endswith(": is it running, or does it want rediss://?")
+        said = told(f"rediss://localhost:{redis.port}/0", UnreachableError)
+        assert said.endswith(": is it running, and does it speak TLS?")
+        said = told(f"rediss://localhost:{port}/0?ssl_ca_certs={second['ca']}", UnreachableError)
+        assert said.endswith(
+            ": correct ssl_ca_certs of `redis`, or the host that its certificate names"
+        )
+    said = told(f"redis://localhost:{port}/0", UnreachableError)
+    assert said.endswith(": is it running?")
