@@ -12,6 +12,7 @@ from aiokafka.errors import (
     AuthenticationFailedError,
     BrokerResponseError,
     IllegalSaslStateError,
+    IncompatibleBrokerVersion,
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     KafkaConnectionError,
@@ -90,6 +91,11 @@ def unreached_error(where: str, error: BaseException) -> StreamevalError:
         if error.verify_code in _OTHER_HOST:
             cure = "correct `kafka`, or see kafka_check_hostname"
         return RefusedError(f"{where} cannot be verified ({said}): {cure}")
+    if isinstance(error, IncompatibleBrokerVersion):
+        return RefusedError(
+            f"{where} takes no requests of clients ({said}): is that the port of a controller? Name"
+            " the listener of the brokers"
+        )
     if isinstance(error, BrokerResponseError):
         return RefusedError(
             f"{where} does not let us in ({said}): correct kafka_username, kafka_password,"

@@ -161,6 +161,8 @@ class RedisCalls:
         said = str(error)
         if "CERTIFICATE_VERIFY_FAILED" in said:
             return "correct ssl_ca_certs of `redis`, or the host that its certificate names"
+        if said.startswith("No master found") and " : " not in said:  # all Sentinels answer
+            return "have they another name for it?"
         if not self._let_in and self._tls and any(word in said for word in _NO_TLS):
             return "is it running, and does it speak TLS?"
         if not self._let_in and not self._tls and any(word in said for word in _ONLY_TLS):

@@ -1,8 +1,9 @@
-"""A group that takes no such member is named with its cure, and nobody waits for it."""
+"""What Kafka refuses for good is named with its cure."""
 
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from streameval.base.errors import RefusedError
+from streameval.kafka import admin
 from streameval.kafka.consumer import KafkaEventLog
 
 pytestmark = pytest.mark.servers
@@ -54,6 +56,16 @@ def forwarded(address, topic, **keys):
     )
     assert done.returncode == RefusedError.exit_code, done.stderr
     return done.stderr
+
+
+def test_the_port_of_a_controller():
+    """It answers, but not to clients."""
+    kafka = servers.shared_kafka()
+    listeners = (kafka.folder / "server.properties").read_text()
+    (port,) = re.findall(r"^listeners=.*CONTROLLER://127.0.0.1:(\d+)", listeners, re.MULTILINE)
+    said = "is that the port of a controller? Name the listener of the brokers"
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        asyncio.run(admin.cluster({"bootstrap_servers": f"127.0.0.1:{port}"}))
 
 
 def test_a_session_that_the_brokers_do_not_allow():
