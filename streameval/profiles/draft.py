@@ -121,22 +121,24 @@ def draft(values: Sequence[bytes]) -> str:
 
 def _parts(whole: Sequence[dict[str, Any]]) -> tuple[str, Sequence[dict[str, Any]]]:
     """Return the path of several events in one message, "" without one, and the fields of each."""
-    fields = _together(whole)
-    named = _kind_path(whole)
-    if named is not None and any(act_of(leaves.get(named)) for leaves in whole):
-        return "", whole
-    for path, listed in fields.items():
+    for path, listed in () if _tells(whole) else _together(whole).items():
         first = dict(_leaves(listed[0], "")) if isinstance(listed, list) and listed else {}
-        if _paths("ts", first) and _paths("kind", first):
-            around = (
-                {f"_batch.{p}": v for p, v in leaves.items() if p != path} for leaves in whole
-            )
-            return path, [
-                dict(_leaves(part, "")) | outer
-                for leaves, outer in zip(whole, around, strict=True)
-                for part in leaves.get(path) or ()
-            ]
+        if not (_paths("ts", first) and _paths("kind", first)):
+            continue
+        parts = [
+            dict(_leaves(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
+            for leaves in whole
+            for part in leaves.get(path) or ()
+        ]
+        if _tells(parts):
+            return path, parts
     return "", whole
+
+
+def _tells(read: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether a message has a name that says what somebody did."""
+    kind = _kind_path(read)
+    return kind is not None and any(act_of(leaves.get(kind)) for leaves in read)
 
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:

@@ -156,6 +156,10 @@ def test_a_draft_takes_several_events_out_of_one_message(tmp_path):
         ("purchase", "12", "59625"),
     ]
     assert "split: events" in text
+    films = [{"id": each, "type": "film", "created_at": AT} for each in ("a", "b")]
+    shown = {"uid": "ann", "ts": AT, "req": "l1", "items": films}
+    text, events = drafted([shown], tmp_path)
+    assert [event.items for event in events] == [("a", "b")]
 
 
 def test_a_view_of_one_item_is_no_list(tmp_path):
