@@ -52,7 +52,8 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
             )
         except OSError as error:  # of which `ssl.SSLError` is one
             raise ConfigError(
-                f"kafka_ca_file, kafka_cert_file, kafka_key_file: no certificates in PEM: {error}"
+                "kafka_ca_file, kafka_cert_file, kafka_key_file: no certificates in PEM, or a key"
+                f" with a password: {error}"
             ) from None
     if settings.kafka_security_protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
@@ -112,7 +113,7 @@ class _Certificates(ssl.SSLContext):
         else:
             made.load_verify_locations(ca_file)
         if cert_file is not None:
-            made.load_cert_chain(cert_file, key_file)
+            made.load_cert_chain(cert_file, key_file, password="")  # no terminal is asked for one
         return made
 
     def anew(self) -> Self:

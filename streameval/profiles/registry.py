@@ -214,10 +214,11 @@ class Registry:
         try:
             context = ssl.create_default_context(cafile=self._ca_file)
             if self._cert_file is not None:
-                context.load_cert_chain(self._cert_file, self._key_file)
+                context.load_cert_chain(self._cert_file, self._key_file, password="")
         except OSError as error:  # of which `ssl.SSLError` is one
             keys = "registry_ca_file, registry_cert_file, registry_key_file"
-            raise UnreachableError(f"{keys}: no certificates in PEM: {error}") from None
+            said = "no certificates in PEM, or a key with a password"
+            raise UnreachableError(f"{keys}: {said}: {error}") from None
         return build_opener(HTTPSHandler(context=context))
 
 

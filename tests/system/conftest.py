@@ -8,7 +8,10 @@ import pytest
 
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory):
-    """Two certificate authorities; of each, the certificates of a server and of a worker."""
+    """Two certificate authorities; of each, the certificates of a server and of a worker.
+
+    The key of `locked`, the worker's too, has a password.
+    """
     openssl, folder = programs.need("openssl"), tmp_path_factory.mktemp("authorities")
 
     def run(*words):
@@ -31,6 +34,16 @@ def authorities(tmp_path_factory):
             both = folder / f"{name}-{who}.both"
             both.write_text(key.read_text() + given.read_text())
             found[who] = both
+        locked = folder / f"{name}-locked.both"
+        run(
+            *("pkcs8", "-topk8", "-v2", "aes256", "-passout", "pass:secret"),
+            "-in",
+            key,
+            "-out",
+            locked,
+        )
+        locked.write_text(locked.read_text() + given.read_text())
+        found["locked"] = locked
         return found
 
     return made("first"), made("second")

@@ -261,6 +261,7 @@ def test_a_registry_that_asks_for_certificates(authorities, tmp_path):
             ({"ca_file": first["ca"], "cert_file": second["worker"]}, "want a registry_cert_file"),
             ({"ca_file": wrong}, "no certificates in PEM"),
             ({"ca_file": first["ca"], "cert_file": wrong}, "no certificates in PEM"),
+            ({"ca_file": first["ca"], "cert_file": first["locked"]}, "a key with a password"),
         ):
             with pytest.raises(UnreachableError, match=said):
                 rejected_by(**keys)
