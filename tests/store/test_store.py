@@ -751,12 +751,11 @@ def test_a_sentinel_that_is_away_is_asked_once_a_call():
         writer.close()
 
     async def scenario():
-        server = await asyncio.start_server(gone, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with opened(f"redis+sentinel://127.0.0.1:{port}/master") as store:
-            with pytest.raises(UnreachableError, match="No master found for 'master'"):
-                await store.facts()
-        server.close()
+        async with await asyncio.start_server(gone, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with opened(f"redis+sentinel://127.0.0.1:{port}/master") as store:
+                with pytest.raises(UnreachableError, match="No master found for 'master'"):
+                    await store.facts()
 
     asyncio.run(scenario())
     assert len(asked) == 1
@@ -770,18 +769,16 @@ def test_a_node_that_left_the_cluster_is_asked_no_more():
         asked.append(1)
         writer.close()
 
-    async def scenario():
-        server = await asyncio.start_server(gone, "127.0.0.1", 0)
-        async with opened(servers.shared_redis_cluster().url) as store:
+    async def scenario(url):
+        async with await asyncio.start_server(gone, "127.0.0.1", 0) as server, opened(url) as store:
             await store.facts()
             port = server.sockets[0].getsockname()[1]
             store._servers._client(f"127.0.0.1:{port}")
             for _ in range(6):
                 store._servers._ranges = []
                 await store.facts()
-        server.close()
 
-    asyncio.run(scenario())
+    asyncio.run(scenario(servers.shared_redis_cluster().url))
     assert asked == []
 
 
