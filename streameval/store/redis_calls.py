@@ -157,15 +157,17 @@ class RedisCalls:
         )
 
     def _cure(self, error: Exception) -> str:
-        """Say what to look at where no server has let us in yet: it may speak another way."""
+        """Say what to look at; where no server has let us in yet, it may speak another way."""
         said = str(error)
         if "CERTIFICATE_VERIFY_FAILED" in said:
             return "correct ssl_ca_certs of `redis`, or the host that its certificate names"
+        if self._let_in:
+            return "is it running?"
         if said.startswith("No master found") and " : " not in said:  # all Sentinels answer
-            return "have they another name for it?"
-        if not self._let_in and self._tls and any(word in said for word in _NO_TLS):
+            return "is it running, and known to them by this name?"
+        if self._tls and any(word in said for word in _NO_TLS):
             return "is it running, and does it speak TLS?"
-        if not self._let_in and not self._tls and any(word in said for word in _ONLY_TLS):
+        if not self._tls and any(word in said for word in _ONLY_TLS):
             return "is it running, or does it want rediss://?"
         return "is it running?"
 

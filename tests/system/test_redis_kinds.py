@@ -40,7 +40,9 @@ def test_a_node_of_a_cluster_and_no_cluster():
 def test_a_sentinel_in_place_of_redis():
     with servers.redis_sentinels() as watched:
         said = told(watched.url.replace("/main", "/other"), UnreachableError)
-        assert said.endswith("(No master found for 'other'): have they another name for it?")
+        assert said.endswith(
+            "(No master found for 'other'): is it running, and known to them by this name?"
+        )
         place = watched.url.partition("://")[2].partition(",")[0]
         said = told(f"redis://{place}/0", RefusedError)
         assert said.endswith("; is it a Sentinel? Write redis+sentinel://HOST:PORT/NAME")
