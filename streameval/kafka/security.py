@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiokafka.abc import AbstractTokenProvider
 
+from streameval.base.certificates import NO_CERTIFICATES, read_certificates
 from streameval.base.errors import ConfigError
 from streameval.base.extras import require
 from streameval.kafka.connection_errors import TokenError
@@ -52,8 +53,7 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
             )
         except OSError as error:  # of which `ssl.SSLError` is one
             raise ConfigError(
-                "kafka_ca_file, kafka_cert_file, kafka_key_file: no certificates in PEM, or a key"
-                f" with a password: {error}"
+                f"kafka_ca_file, kafka_cert_file, kafka_key_file: {NO_CERTIFICATES}: {error}"
             ) from None
     if settings.kafka_security_protocol.startswith("SASL"):
         arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
@@ -108,12 +108,7 @@ class _Certificates(ssl.SSLContext):
         made = cls(ssl.PROTOCOL_TLS_CLIENT)  # they are verified
         made.check_hostname = check_hostname
         made._files = ca_file, cert_file, key_file  # its own
-        if ca_file is None:
-            made.load_default_certs()
-        else:
-            made.load_verify_locations(ca_file)
-        if cert_file is not None:
-            made.load_cert_chain(cert_file, key_file, password="")  # no terminal is asked for one
+        read_certificates(made, ca_file, cert_file, key_file)
         return made
 
     def anew(self) -> Self:

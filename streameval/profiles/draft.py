@@ -151,12 +151,13 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
-    made = {
-        said: _rule(f"when: {{{_yaml(kind)}: {said}}}" if said else "", act, groups[said])
-        for said, act in acts.items()
-        if said != "null"
-    }
-    rules = [rule for rule in made.values() if rule][:_MOST_RULES]
+    made: dict[str, str] = {}
+    for said, act in acts.items():
+        when = f"when: {{{_yaml(kind)}: {said}}}" if said else ""
+        rule = None if said == "null" else _rule(when, act, groups[said])
+        if rule is not None and len(made) < _MOST_RULES:
+            made[said] = rule
+    rules = list(made.values())
     event = _yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
@@ -166,7 +167,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
         when = f"when: {{{event}: click}}  # the event of a click"
         rules.append(_feedback(when, "click", plain))
-    left = [said[:_LONGEST_EXAMPLE] for said in groups if not made.get(said)]
+    left = [said[:_LONGEST_EXAMPLE] for said in groups if said not in made]
     return rules, left[:_MOST_RULES]
 
 

@@ -19,6 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import HTTPSHandler, OpenerDirector, Request, build_opener
 
+from streameval.base.certificates import NO_CERTIFICATES, read_certificates
 from streameval.base.errors import UnreachableError
 from streameval.profiles.avro import AvroSchema
 from streameval.profiles.envelopes import parse
@@ -212,13 +213,11 @@ class Registry:
     def _with_certificates(self) -> OpenerDirector:
         """Read the certificates, which takes longer than a request."""
         try:
-            context = ssl.create_default_context(cafile=self._ca_file)
-            if self._cert_file is not None:
-                context.load_cert_chain(self._cert_file, self._key_file, password="")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # it verifies
+            read_certificates(context, self._ca_file, self._cert_file, self._key_file)
         except OSError as error:  # of which `ssl.SSLError` is one
             keys = "registry_ca_file, registry_cert_file, registry_key_file"
-            said = "no certificates in PEM, or a key with a password"
-            raise UnreachableError(f"{keys}: {said}: {error}") from None
+            raise UnreachableError(f"{keys}: {NO_CERTIFICATES}: {error}") from None
         return build_opener(HTTPSHandler(context=context))
 
 

@@ -187,6 +187,13 @@ def test_a_draft_names_what_it_takes_for_neither(tmp_path):
     assert '# No rule takes "$pageview", "Page Viewed", "Signed Up".' in text
 
 
+def test_a_draft_names_the_kinds_beyond_its_bound(tmp_path):
+    clicks = [mixpanel(f"Click {letter}", list_id="l1", item_id="b") for letter in "abcdefghijklmn"]
+    text, events = drafted(clicks, tmp_path)
+    assert len(events) == 12
+    assert '# No rule takes "Click m", "Click n".' in text
+
+
 @pytest.mark.parametrize("event", [[{"id": 1}], [["a"]], [], None, 1.5, {"a": 1}])
 def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
     file = tmp_path / "mine.yaml"

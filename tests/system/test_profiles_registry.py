@@ -15,6 +15,7 @@ import pytest
 import servers
 import service
 import trackers
+from authorities import two_authorities
 from test_profiles_live import BEGIN, figures, read
 
 from streameval.base.errors import InputError, UnreachableError
@@ -235,6 +236,11 @@ def test_of_several_registries_the_first_that_answers_is_asked():
         read_by = decoder(f"{first.url},{second.url}")
         with pytest.raises(UnreachableError, match=f"{second.url} answers 500"):
             read_by.decode_batch([b"\0\0\0\0\x07{}"])
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory):
+    return two_authorities(tmp_path_factory.mktemp("authorities"))
 
 
 def test_a_registry_that_asks_for_certificates(authorities, tmp_path):

@@ -4,11 +4,17 @@ import asyncio
 
 import pytest
 import servers
+from authorities import two_authorities
 
 from streameval.base.errors import RefusedError, UnreachableError
 from streameval.store.redis_store import RedisStateStore
 
 pytestmark = pytest.mark.servers
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory):
+    return two_authorities(tmp_path_factory.mktemp("authorities"))
 
 
 def told(url, error):

@@ -18,6 +18,7 @@ import pytest
 import redis as redis_client
 import servers
 import service
+from authorities import two_authorities
 
 from streameval.kafka.consumer import KafkaEventLog
 
@@ -193,6 +194,11 @@ def test_tokens_are_taken_anew_before_they_expire(source, tmp_path):
             time.sleep(max(0, expires - time.time()) + 2)
             service.produce(kafka.port, topic, records(50, 50))
             assert compared(kafka, redis.url, topic, worker) == 100
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory):
+    return two_authorities(tmp_path_factory.mktemp("authorities"))
 
 
 def test_certificates_of_kafka_and_of_the_worker_change(authorities, tmp_path):

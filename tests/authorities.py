@@ -1,18 +1,16 @@
-"""What tests of several files need: certificates of two authorities."""
+"""Certificate authorities for tests of TLS, made by openssl."""
 
 import subprocess
 
 import programs
-import pytest
 
 
-@pytest.fixture(scope="module")
-def authorities(tmp_path_factory):
-    """Two certificate authorities; of each, the certificates of a server and of a worker.
+def two_authorities(folder):
+    """Make two authorities; of each, the certificates of a server and of a worker.
 
     The key of `locked`, the worker's too, has a password.
     """
-    openssl, folder = programs.need("openssl"), tmp_path_factory.mktemp("authorities")
+    openssl = programs.need("openssl")
 
     def run(*words):
         subprocess.run([openssl, *map(str, words)], check=True, capture_output=True)
@@ -35,13 +33,8 @@ def authorities(tmp_path_factory):
             both.write_text(key.read_text() + given.read_text())
             found[who] = both
         locked = folder / f"{name}-locked.both"
-        run(
-            *("pkcs8", "-topk8", "-v2", "aes256", "-passout", "pass:secret"),
-            "-in",
-            key,
-            "-out",
-            locked,
-        )
+        password = ["-v2", "aes256", "-passout", "pass:secret"]
+        run("pkcs8", "-topk8", *password, "-in", key, "-out", locked)
         locked.write_text(locked.read_text() + given.read_text())
         found["locked"] = locked
         return found
