@@ -55,7 +55,8 @@ def text_of(name: str) -> str:
     if name not in names():
         known = [*names(), *classes()]
         close = nearest(name, known)
-        meant = f"; did you mean {close[0]}?" if close else f": {', '.join(known)}"
+        others = f": {', '.join(known)}; `streameval map FILE --init` drafts one of your own"
+        meant = f"; did you mean {close[0]}?" if close else others
         raise ConfigError(f"no profile {name}{meant}")
     return (files("streameval.profiles") / _FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 

@@ -290,7 +290,7 @@ def test_profiles_lists_and_prints(tmp_path):
         (("map", "none.jsonl", "--profile", "ubi"), "none.jsonl"),
         (("map", "calls.jsonl", "--profile", "ubbi"), "no profile ubbi; did you mean ubi?"),
         (("map", "calls.jsonl", "--profile", "./no.yaml"), "no.yaml: no such file"),
-        (("profiles", "nothing"), "no profile nothing"),
+        (("profiles", "nothing"), "ubi; `streameval map FILE --init` drafts one of your own"),
         (("replay", "calls.jsonl", "--profile", "segmen"), "did you mean segment?"),
     ],
 )
