@@ -45,7 +45,7 @@ def test_map_prints_events_and_nothing_else_on_standard_output(tmp_path):
     assert [event["type"] for event in events] == [event["type"] for event in EVENTS]
     first, second = done.stderr.splitlines()
     assert first.startswith(
-        f"calls.jsonl:{len(CALLS) + 4}: invalid: profile segment, rule Product List Viewed: `ts`:"
+        f"calls.jsonl:{len(CALLS) + 4}: invalid: profile segment, rule product list: `ts`:"
         " timestamp is 5, and RFC 3339 is wanted"
     )
     assert second == "no rule takes 1 Page Viewed"
@@ -146,7 +146,7 @@ def test_explain_says_what_became_of_each_line_and_what_one_would_overlook(tmp_p
     calls = file_of(tmp_path, shown, again, clicked, PAGE, {"event": "Product Clicked"})
     done = streameval("map", calls, "--profile", "segment", "--explain", folder=tmp_path)
     lines = done.stdout.splitlines()
-    assert lines[0] == "calls.jsonl:1: 1 slate (Product List Viewed)"
+    assert lines[0] == "calls.jsonl:1: 1 slate (product list)"
     assert lines[3] == "calls.jsonl:4: ignored: no rule takes it"
     assert lines[4].startswith("calls.jsonl:5: rejected, invalid: profile segment, rule Product")
     said = "\n".join(lines[5:])

@@ -128,6 +128,8 @@ def test_segment():
     ]
     batch = {"batch": [VIEWED, CLICKED], "sentAt": NOON}
     assert len(mapped("segment", batch)) == 2
+    filtered = VIEWED | {"event": "Product List Filtered", "messageId": "m2"}
+    assert mapped("segment", filtered) == [shown("m2", at("p1", 1), at("507", 2))]
 
 
 # ------------------------------------------------------------------------------------- Snowplow
@@ -209,6 +211,24 @@ def test_snowplow_as_json_of_an_analytics_sdk():
         did("purchase", "p1", value=10),
         did("purchase", "p2", value=4),
     ]
+
+
+def test_snowplow_of_an_app_has_the_user_of_its_session_and_lists_of_a_screen():
+    name = "com_snowplowanalytics_snowplow"
+    event = {
+        "platform": "mob",
+        "event_id": "e1",
+        "derived_tstamp": NOON,
+        f"unstruct_event_{name}_ecommerce_snowplow_ecommerce_action_1": {"type": "list_view"},
+        f"contexts_{name}_ecommerce_product_1": list(PRODUCTS),
+        f"contexts_{name}_client_session_1": [{"userId": "d", "sessionId": "s"}],
+        "contexts_com_snowplowanalytics_mobile_screen_1": [{"id": "page", "name": "home"}],
+    }
+    clicked = event | {
+        f"unstruct_event_{name}_ecommerce_snowplow_ecommerce_action_1": {"type": "list_click"},
+        f"contexts_{name}_ecommerce_product_1": [PRODUCTS[1]],
+    }
+    assert mapped("snowplow", event, clicked) == [LISTED, did("click", "p2", "page", user="d")]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -425,6 +445,10 @@ def test_opensearch_ubi():
         shown("q2"),
         did("item_click", "7", "q"),
     ]
+    seen = event | {"action_name": "impression"}
+    assert mapped("ubi", seen) == [
+        {"type": "impression", "user_id": "u", "request_id": "q"} | at("7", 1)
+    ]
 
 
 # ------------------------------------------------------------------------------------- others
@@ -456,6 +480,10 @@ def test_metarank(ts):
         shown("r", {"item_id": "i1", "score": 2.0}, "i2"),
         did("click", "i1", "r", user="s"),
     ]
+    # Metarank takes a relevancy of an item's own for one among its fields.
+    fields = [{"name": "color", "value": "red"}, {"name": "relevancy", "value": 0.0}]
+    among = ranking | {"items": [{"id": "i1", "fields": fields}, {"id": "i2", "fields": []}]}
+    assert mapped("metarank", among) == [shown("r", {"item_id": "i1", "score": 0.0}, "i2")]
 
 
 def test_personalize():
@@ -547,10 +575,16 @@ def test_a_message_without_a_time_has_its_records(profile, message):
 def test_gorse_and_recsys_app():
     """https://gorse.io/docs/api/restful-api.html; exposure.v1 and outcome.v1 of recsys.app"""
     read = {"FeedbackType": "read", "UserId": "u", "ItemId": "i", "Timestamp": NOON}
-    assert mapped("gorse", read, read | {"FeedbackType": "star", "Value": 2}) == [
-        {"type": "impression", "user_id": "u", "item_id": "i"},
-        did("star", "i", value=2),
-    ]
+    events = [read, read | {"FeedbackType": "star", "Value": 0}]
+    wanted = [{"type": "impression", "user_id": "u", "item_id": "i"}, did("star", "i", value=0)]
+    assert mapped("gorse", *events) == wanted
+    assert mapped("gorse", events) == wanted
+    # https://gorse.io/docs/api/kafka-connect.html: the connector takes these names too.
+    camel = {"UserId": "userId", "ItemId": "itemId", "FeedbackType": "feedbackType"}
+    snake = {"UserId": "user_id", "ItemId": "item_id", "FeedbackType": "feedback_type"}
+    for names in (camel, snake):
+        renamed = [{names.get(k, k.lower()): v for k, v in event.items()} for event in events]
+        assert mapped("gorse", *renamed) == wanted
     exposure = {
         "request_id": "r",
         "user_id": "u",
