@@ -24,8 +24,8 @@ _WORDS: Final = {
     "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
     " deviceid anonymousid sessionid session",
     "item_id": "itemid productid contentid objectid sku item product aid id",
-    "request_id": "requestid queryid impressionid listid traceid recommendationid recid searchid"
-    " searchqueryuid resultid attributiontoken request req query list",
+    "request_id": "requestid queryid impressionid listid slateid traceid recommendationid recid"
+    " searchid searchqueryuid resultid attributiontoken request req query list",
     "kind": "event eventname eventtype action kind type name",
     "items": "items products itemids productids results recommendations hits shown",
     "position": "position pos rank index",
@@ -143,7 +143,8 @@ def _tells(read: Sequence[dict[str, Any]]) -> bool:
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
-    kind = _kind_path(read)
+    read = [*_of_one_user(read, _paths("user_id", fields))]
+    fields, kind = _together(read), _kind_path(read)
     groups: dict[str, list[dict[str, Any]]] = {}
     for leaves in read:
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
@@ -169,6 +170,15 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         rules.append(_feedback(when, "click", plain))
     left = [said[:_LONGEST_EXAMPLE] for said in groups if said not in made]
     return rules, left[:_MOST_RULES]
+
+
+def _of_one_user(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield messages with one id of the user, the one that most have: two ids are two users."""
+    counts = Counter(path for path in paths for leaves in read if leaves.get(path) is not None)
+    first = max(paths, key=counts.__getitem__, default="")
+    for leaves in read:
+        others = set(paths) - {first} if leaves.get(first) is not None else ()
+        yield {path: value for path, value in leaves.items() if path not in others}
 
 
 def act_of(name: Any) -> str:
@@ -251,7 +261,8 @@ def _slate(when: str, fields: dict[str, Any]) -> str:
 def _feedback(when: str, kind: str, fields: dict[str, Any]) -> str:
     """Return a rule for feedback on one item, or on each of a list."""
     lists, source = _lists(fields), f"{{const: {kind}}}"
-    if not lists or _paths("item_id", fields):
+    # Many things have an `id`: an order, a session.
+    if not lists or any(_LAST.split(path)[-1] != "id" for path in _paths("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
     path, first = lists[0]
     item = _best("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else '"@"'

@@ -168,6 +168,28 @@ def test_a_view_of_one_item_is_no_list(tmp_path):
     assert events[1].items == ("a", "b")
 
 
+def test_a_draft_takes_one_id_of_a_user_for_all_kinds(tmp_path):
+    """Two ids are two users, so a click by the one would not find the list of the other."""
+    shown = amplitude("Recommendations Shown", list="l1", items=["a", "b"]) | {"user_id": None}
+    clicked = amplitude("Recommendation Clicked", list="l1", item="b")
+    _, events = drafted([shown, clicked], tmp_path)
+    assert [event.user_id for event in events] == ["d1", "d1"]
+    login = {"userInfo": {"userId": "ann"}, "visitorId": "v"}
+    searched, selected = retail("search", "a", "b") | login, retail("select-item", "b")
+    _, events = drafted([searched, selected | {"visitorId": "v"}], tmp_path)
+    assert [event.user_id for event in events] == ["v", "v"]
+    # One that only some have is better than none.
+    searched |= {"visitorId": "v", "userInfo": None}
+    _, events = drafted([searched, selected | {"visitorId": None, "userId": "ann"}], tmp_path)
+    assert [event.user_id for event in events] == ["v", "ann"]
+
+
+def test_the_id_of_an_order_is_no_item(tmp_path):
+    bought = retail("purchase-complete", "b") | {"purchaseTransaction": {"id": "t", "revenue": 2}}
+    _, events = drafted([retail("search", "a", "b"), bought], tmp_path)
+    assert events[1].item_id == "b"
+
+
 def test_a_draft_of_one_side_asks_for_the_other(tmp_path):
     """A topic of clicks alone, and one of lists alone, without a kind."""
     click = {"event": "click", "uid": "ann", "ts": AT, "req": "l1", "item": "b"}
