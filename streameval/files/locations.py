@@ -27,6 +27,9 @@ _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 _IMPLIED: Final = _OBJECT_STORES - {"gcs"}
 """The file systems that list a folder where there is a file below it."""
 
+# Of each call to S3. One that hears nothing takes 3 s.
+_ATTEMPTS: Final = 3
+
 
 class Location(NamedTuple):
     """A file system, and the path of a file or folder in it."""
@@ -81,6 +84,11 @@ def open_location(name: str) -> Location:
         if urlsplit(name).scheme == "file":
             name = f"file://{quote(unquote(name.removeprefix('file://').partition('?')[0]))}"
         files, path = fs.FileSystem.from_uri(name)
+        if files.type_name == "s3":
+            # What a URI gives asks a silent host for 100 s, and no signal ends a call.
+            _, (options,) = files.__reduce__()
+            attempts = fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS)
+            files = fs.S3FileSystem(**options, retry_strategy=attempts)
     except ValueError as error:
         raise InputError(
             f"{redact(name)} is not a URI of a file system: {first_line(error, name)}"

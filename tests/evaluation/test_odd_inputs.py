@@ -2,15 +2,17 @@
 
 import asyncio
 import math
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from evaluating import refused
 
-from streameval.base.errors import InputError, RefusedError
+from streameval.base.errors import InputError, RefusedError, UnreachableError
 from streameval.core.outcome import FeedbackOutcome, Outcome
-from streameval.files import tables
+from streameval.files import locations, tables
 from streameval.files.locations import MARKER
 from streameval.files.outcome_columns import require_rows
 from streameval.files.outcome_files import OutcomeFolder, table
@@ -94,6 +96,28 @@ def test_a_file_uri_is_a_file_on_disk(tmp_path):
     tables.require_disk([f"file://{tmp_path}/x.csv"])
     with pytest.raises(InputError, match="copy it to a disk"):
         tables.require_disk(["s3://bucket/x.csv"])
+
+
+def test_an_object_store_that_does_not_answer_is_asked_three_times():
+    """By itself pyarrow asks a store that is silent some thirty times, of 3 s each."""
+    asked = []
+
+    class Away(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            asked.append(self.path)
+            self.close_connection = True
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Away) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        uri = f"s3://k:secret@b/x?region=r&scheme=http&endpoint_override={host}"
+        with pytest.raises(UnreachableError, match=r"^s3://b/x cannot be used now"):
+            locations.size(uri)
+        server.shutdown()
+    assert len(asked) == 3
 
 
 class Lease:
