@@ -24,10 +24,12 @@ _WORDS: Final = {
     "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
     " deviceid anonymousid sessionid session",
     "item_id": "itemid productid contentid objectid sku item product aid id",
-    "request_id": "requestid queryid impressionid listid slateid traceid recommendationid recid"
-    " searchid searchqueryuid resultid attributiontoken request req query list",
-    "kind": "event eventname eventtype action kind type name",
-    "items": "items products itemids productids results recommendations hits shown",
+    "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
+    " recid searchid searchqueryuid resultid attributiontoken request req query list",
+    "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
+    " feedback feedbacktype activity activitytype kind type name",
+    "items": "items products itemids productids results recommendations"
+    " recommendeditems recs hits impressions shown",
     "position": "position pos rank index",
     "variant": "variant variation arm bucket group experiment algorithm algo model",
 }
@@ -168,7 +170,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
         when = f"when: {{{event}: click}}  # the event of a click"
         rules.append(_feedback(when, "click", plain))
-    left = [said[:_LONGEST_EXAMPLE] for said in groups if said not in made]
+    left = [said[:_LONGEST_EXAMPLE] for said in groups if said and said not in made]
     return rules, left[:_MOST_RULES]
 
 

@@ -196,9 +196,12 @@ def test_a_draft_of_one_side_asks_for_the_other(tmp_path):
     text, events = drafted([click], tmp_path)
     assert [event.feedback for event in events] == ["click"]
     assert 'when: {event: "..."}  # the event that shows a list' in text
+    row = {"feedback_type": "click", "user_id": "ann", "item_id": "b", "timestamp": AT}
+    assert drafted([row], tmp_path)[1][0].feedback == "click"
     shown = {"uid": "ann", "ts": AT, "req": "l1", "items": ["a", "b"]}
     text, events = drafted([shown], tmp_path)
     assert [event.items for event in events] == [("a", "b")]
+    assert "No rule takes" not in text
     assert "when: {event: click}  # the event of a click" in text
 
 
