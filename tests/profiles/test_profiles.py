@@ -510,6 +510,12 @@ def test_personalize():
         did("watch", "i1", value=0.5),
     ]
     assert {one["user_id"] for one in mapped("personalize", before_login)} == {"s"}
+    # AWS' own samples (retail-demo-store) and Amplify put the item into the properties.
+    said = {"itemId": "i1", "eventValue": 0.5}
+    for properties in (said, json.dumps(said)):
+        event = {"eventType": "watch", "sentAt": SECONDS, "properties": properties}
+        within = put | {"eventList": [event, {**event, "properties": None}]}
+        assert mapped("personalize", within) == [did("watch", "i1", value=0.5)]
 
 
 def test_recombee():
