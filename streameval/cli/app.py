@@ -220,6 +220,14 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             help="Move time on to this instant (ms since the epoch, or RFC 3339), as if idle."
         ),
     ] = None,
+    sort: Annotated[
+        bool,
+        typer.Option(
+            "--sort",
+            help="Put all events in order of time first, in memory: lists and clicks may be in"
+            " files of their own.",
+        ),
+    ] = False,
     users: Annotated[bool, typer.Option("--users", help="Print each user's counters too.")] = False,
     rejected: Annotated[
         Path | None,
@@ -264,6 +272,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
             files,
             advance,
             at=reading_time,
+            sort=sort,
             with_users=users,
             judged=judged,
             decoder=settings.decoder(),

@@ -2,21 +2,22 @@
 
 The files are one partition, in the order given. Without a broker a record's timestamp is the
 event's own `ts`: nothing is ever `future`. Memory holds the state of the partition and one slice of
-lines, never a whole file.
+lines, never a whole file, unless the events have to be put in order first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import add
+from functools import partial
+from operator import add, attrgetter
 from typing import Any, Final, NamedTuple
 
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.steps import drain
 from streameval.core.definition import Definition
-from streameval.core.event_lines import Lines, batches, is_pipe, open_lines
-from streameval.core.events import EventDecoder, Newest, Rejection
+from streameval.core.event_lines import BATCH_LINES, Lines, batches, is_pipe, open_lines
+from streameval.core.events import Event, EventDecoder, Newest, Rejection
 from streameval.core.experiments.definition import Experiment
 from streameval.core.experiments.sums import ArmSums
 from streameval.core.experiments.users import ArmUsers, UserArms
@@ -53,6 +54,7 @@ def replay(
     progress: Progress,
     *,
     at: int | None = None,
+    sort: bool = False,
     with_users: bool = False,
     judged: Judge | None = None,
     decoder: EventDecoder | None = None,
@@ -62,11 +64,12 @@ def replay(
     """Return the document of `streameval replay`, after all lines of the files.
 
     `-` is standard input. `at` (ms) moves T on, and with it the windows; experiments end at the
-    watermark. `with_users` adds the users to the document, and each costs memory. `judged` returns
-    the document's sections of the experiments. Blank lines are skipped; `decoder` reads the others
-    (as JSON events by default). `on_rejected` is called for each line that cannot be decoded or
-    comes too late, and `warn` for each kind of feedback that counts though its value is not above
-    0, and for what the decoder tells. Raises `InputError` for a file that cannot be read.
+    watermark. `sort` puts all events in order of their time first, in memory. `with_users` adds the
+    users to the document, and each costs memory. `judged` returns the document's sections of the
+    experiments. Blank lines are skipped; `decoder` reads the others (as JSON events by default).
+    `on_rejected` is called for each line that cannot be decoded or comes too late, and `warn` for
+    each kind of feedback that counts though its value is not above 0, and for what the decoder
+    tells. Raises `InputError` for a file that cannot be read.
     """
     names = _readable_twice(names, definition.experiments)
     partition = Partition(definition)
@@ -80,7 +83,8 @@ def replay(
         arms.add(partition.experiments.take_visits())
 
     decoder = decoder or EventDecoder.of(definition)
-    _read(partition, decoder, names, flush, progress, on_rejected)
+    read = partial(_read, decoder, sort=sort)
+    read(partition, _parts(names, progress), flush, on_rejected)
     for line in filter(None, (*decoder.fresh(), decoder.said_ignored())):
         warn(line)
     arms.add(partition.experiments.take_visits())
@@ -88,37 +92,58 @@ def replay(
         warn(positive.counts_anyway())
     document = partition.document(at, users.rows() if users else None)
     if judged is not None:
-        document |= judged(definition, *_without_crossed(partition, decoder, names, arms))
+        parts = partial(_parts, names, _ignore)
+        document |= judged(definition, *_without_crossed(partition, parts, read, arms))
     return document
 
 
-def _read(  # noqa: PLR0917  # called twice, below
-    partition: Partition,
-    decoder: EventDecoder,
-    names: Sequence[str],
-    flush: Callable[[], object],
-    progress: Progress,
-    on_rejected: Callable[[RejectedLine], None],
-) -> None:
-    """Take all lines of the files into a partition, and finalize its slates."""
-    newest = Newest()
+def _parts(names: Sequence[str], progress: Progress) -> Iterator[tuple[str, Lines]]:
+    """Yield the lines of files by the thousand, each time with the name of the file."""
     for name in names:
         with open_lines(name) as (found, position, size):
             done = 0
-            for count, lines in enumerate(batches(found), 1):
-                for rejected in _apply(partition, decoder, newest, name, lines):
-                    on_rejected(rejected)
-                if not count % FLUSH_EVERY:
-                    flush()
+            for lines in batches(found):
+                yield name, lines
                 progress(position() - done)
                 done = position()
             progress(size - done)
+
+
+def _read(  # called twice
+    decoder: EventDecoder,
+    partition: Partition,
+    parts: Iterable[tuple[str, Lines]],
+    flush: Callable[[], object],
+    on_rejected: Callable[[RejectedLine], None],
+    *,
+    sort: bool,
+) -> None:
+    """Take all lines of files into a partition, and finalize its slates."""
+    newest = Newest()
+    held: list[Event] = []
+    for count, (name, lines) in enumerate(parts, 1):
+        events, records, rejected = _decode(partition, decoder, name, lines)
+        if sort:
+            held += events
+        else:
+            rejected += _apply(partition, newest, events, records, name, lines)
+            if not count % FLUSH_EVERY:
+                flush()
+        for one in sorted(rejected, key=attrgetter("line")):
+            on_rejected(one)
+    held.sort(key=attrgetter("ts"))
+    for begin in range(0, len(held), FLUSH_EVERY * BATCH_LINES):
+        partition.apply(held[begin : begin + FLUSH_EVERY * BATCH_LINES])
+        flush()
     flush()
     drain(partition.finalizing())
 
 
 def _without_crossed(
-    partition: Partition, decoder: EventDecoder, names: Sequence[str], arms: UserArms
+    partition: Partition,
+    parts: Callable[[], Iterable[tuple[str, Lines]]],
+    read: Callable[..., None],
+    arms: UserArms,
 ) -> tuple[list[ArmSums], dict[str, ArmUsers]]:
     """Leave crossed users out of the experiments that want it: return their sums and users.
 
@@ -132,9 +157,9 @@ def _without_crossed(
         return found, arms.counts
     again = Partition(definition)
     again.experiments.restrict(crossed, found)
-    _read(again, decoder, names, again.flush, lambda _: None, _ignore)
-    parts = again.experiments.arm_sums
-    sums = [one.without(part) for one, part in zip(found, parts, strict=True)]
+    read(again, parts(), again.flush, _ignore)
+    gone = again.experiments.arm_sums
+    sums = [one.without(part) for one, part in zip(found, gone, strict=True)]
     counts = {
         key: arms.counts[key].without_crossed(users.items()) for key, users in crossed.items()
     }
@@ -159,26 +184,36 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
     ]
 
 
-def _apply(
-    partition: Partition, decoder: EventDecoder, newest: Newest, file: str, lines: Lines
-) -> Iterator[RejectedLine]:
-    """Apply the lines of a file; return the rejected lines, in order."""
-    values, numbers = lines
-    events, records, rejected, _ = decoder.decode_records(values)
-    for _, rejection in rejected:
+def _decode(
+    partition: Partition, decoder: EventDecoder, file: str, lines: Lines
+) -> tuple[list[Event], Sequence[int], list[RejectedLine]]:
+    """Decode the lines of a file; return the events, their lines, and the lines rejected."""
+    events, records, found, _ = decoder.decode_records(lines.values)
+    for _, rejection in found:
         partition.reject(rejection.reason)
-    late = partition.apply(events)
-    found = newest.rejections(
+    return events, records, [_rejected(file, lines, index, why) for index, why in found]
+
+
+def _apply(  # noqa: PLR0917  # called once, above
+    partition: Partition,
+    newest: Newest,
+    events: Sequence[Event],
+    records: Sequence[int],
+    file: str,
+    lines: Lines,
+) -> Iterator[RejectedLine]:
+    """Apply the events of a file's lines; yield the lines that are late."""
+    late = newest.rejections(
         events,
-        late,
+        partition.apply(events),
         partition.definition.allowed_lateness,
-        lambda at: f"line {numbers[records[at]]:,} of {file}",
+        lambda at: f"line {lines.numbers[records[at]]:,} of {file}",
     )
-    rejected = sorted([*rejected, *((records[at], rejection) for at, rejection in found)])
-    return (
-        RejectedLine(file, numbers[index], values[index], rejection)
-        for index, rejection in rejected
-    )
+    return (_rejected(file, lines, records[at], why) for at, why in late)
+
+
+def _rejected(file: str, lines: Lines, index: int, why: Rejection) -> RejectedLine:
+    return RejectedLine(file, lines.numbers[index], lines.values[index], why)
 
 
 class _Users:

@@ -21,12 +21,15 @@ NAMED: Final = 5
 
 
 class RejectedLines:
-    """The rejected lines of a replay: a count, the first few, and all of them in `file`."""
+    """The rejected lines of a replay: a count, the first few, and all of them in `file`.
 
-    def __init__(self, file: IO[str] | None, *, foreign: bool = True) -> None:
+    `sort` is the option that puts events in order of time.
+    """
+
+    def __init__(self, file: IO[str] | None, *, foreign: bool = True, sort: str = "--sort") -> None:
         self.count = 0
         self.reasons: Counter[str] = Counter()
-        self._file, self._foreign = file, foreign
+        self._file, self._foreign, self._sort = file, foreign, sort
         self._first: list[RejectedLine] = []
         self._formats: Counter[Foreign | None] = Counter()
 
@@ -62,6 +65,8 @@ class RejectedLines:
         more = self.count - len(self._first)
         if more:
             yield f"... and {more:,} more{advice}"
+        if late := self.reasons["late"]:
+            yield f"{late:,} late: the files are not in order of time; {self._sort} puts them in it"
         if formats := sentence_on(self._formats):
             yield formats
 

@@ -137,6 +137,7 @@ def replay(
     *,
     config: Config = None,
     at: str | int | datetime | None = None,
+    sort: bool = False,
     users: bool = False,
     **settings: Any,
 ) -> Replay:
@@ -144,7 +145,8 @@ def replay(
 
     `events` are dicts or JSON as bytes, a frame with a row for each, or paths of event files.
     `settings` are keys of the configuration, such as `positives` or `ks`, and override `config`.
-    `at` moves time on, and `users` adds each user's counters. Raises `StreamevalError`.
+    `at` moves time on, `sort` puts the events in order of time first, and `users` adds each user's
+    counters. Raises `StreamevalError`.
     """
     from streameval.config import experiments
     from streameval.core import replay as replaying
@@ -154,12 +156,13 @@ def replay(
     moment = instant_of(at)
     definition = _settings(config, settings).definition()
     experiments.refuse_future(definition.experiments, now())
-    rejected, warnings = RejectedLines(None), list[str]()
+    rejected, warnings = RejectedLines(None, sort="sort=True"), list[str]()
     document = replaying.replay(
         definition,
         events_of("events", events),
         _ignore,
         at=None if moment is None else instant(moment),
+        sort=sort,
         with_users=users,
         judged=sections,
         on_rejected=rejected.add,

@@ -7,8 +7,11 @@ import gzip
 import json
 import lzma
 import os
+import random
+import re
 import subprocess
 import sys
+from operator import itemgetter
 from pathlib import Path
 
 import cramjam
@@ -322,6 +325,37 @@ def test_several_files_are_one_stream_in_the_order_given(tmp_path):
     assert replayed(new, old)["events"]["rejected"]["late"] == 1
 
 
+def test_files_that_are_not_in_order_of_time_are_put_in_it(tmp_path):
+    chance = random.Random(3)
+    shown = [
+        IMPRESSION | {"ts": NOON + 20_000 * at, "user_id": f"u{at % 9}", "request_id": f"r{at}"}
+        | {"variant": chance.choice("AB")}
+        for at in range(400)
+    ]  # fmt: skip
+    clicked = [CLICK | {key: one[key] for key in ("user_id", "request_id")} for one in shown]
+    clicked = [one | {"ts": NOON + 20_000 * at + 700} for at, one in enumerate(clicked) if at % 3]
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "positives: [click]\nexperiments:\n"
+        "- {name: r, arm: variant, control: A, primary: ndcg@5, crossed_users: leave_out}\n"
+    )
+    in_order = sorted([*shown, *clicked], key=itemgetter("ts"))
+    wanted = replayed(written(tmp_path / "e.jsonl", *in_order), "--config", config)
+    assert wanted["events"]["rejected"]["late"] == 0
+    assert wanted["splits"], "the files are read again without the users who crossed"
+    files = [written(tmp_path / "clicks.jsonl", *clicked, {"type": "view"})]
+    files.append(written(tmp_path / "lists.jsonl", *chance.sample(shown, len(shown))))
+    done = streameval("replay", *files, "--config", config)
+    late = re.search(r"late ([\d,]+)", done.stdout.decode())[1]
+    assert done.stderr.decode().splitlines()[-1] == (
+        f"{late} late: the files are not in order of time; --sort puts them in it"
+    )
+    found = replayed(*files, "--config", config, "--sort")
+    assert found["events"]["rejected"]["invalid"] == 1
+    assert found | {"events": 0} == wanted | {"events": 0}
+    assert found["events"]["accepted"] == wanted["events"]["accepted"]
+
+
 def test_blank_lines_are_skipped_and_broken_ones_counted(tmp_path):
     path = tmp_path / "e.jsonl"
     path.write_bytes(b"\n  \n{broken\n\r\n" + lines(IMPRESSION | {"position": 0}, IMPRESSION)[:-1])
@@ -356,9 +390,10 @@ def test_rejected_lines_are_named_with_their_file_line_field_and_reason(tmp_path
     said = done.stderr.decode().splitlines()
     assert said[0].startswith(f"{first}:3: invalid: ")
     assert "`ts`" in said[0]
-    assert said[5:] == ["... and 1 more"]
+    sort = "1 late: the files are not in order of time; --sort puts them in it"
+    assert said[5:] == ["... and 1 more", sort]
     shorter = streameval("replay", first, second).stderr.decode().splitlines()
-    assert shorter[5:] == ["... and 1 more; --rejected FILE writes all of them"]
+    assert shorter[5:] == ["... and 1 more; --rejected FILE writes all of them", sort]
 
 
 def test_strict_is_for_programs_that_accept_no_rejected_line(tmp_path):
