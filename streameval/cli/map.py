@@ -67,7 +67,10 @@ def map_(
             " `streameval map FILE --init` recognises a format"
         )
     decoder, rejected = settings.decoder(), _Rejected()
-    count = _explain(decoder, files, rejected) if explain else _map(decoder, files, rejected)
+    if explain:
+        count = _explain(decoder, files, rejected, settings.definition().allowed_lateness)
+    else:
+        count = _map(decoder, files, rejected)
     for said in (*rejected.lines(), decoder.said_ignored()):
         if said:
             typer.echo(said, err=True)
@@ -87,7 +90,9 @@ def _map(decoder: EventDecoder, files: Sequence[str], rejected: _Rejected) -> in
     return count
 
 
-def _explain(decoder: EventDecoder, files: Sequence[str], rejected: _Rejected) -> int:
+def _explain(
+    decoder: EventDecoder, files: Sequence[str], rejected: _Rejected, allowed_lateness: int
+) -> int:
     """Print what each line becomes, and the profile's health; return how many events there are."""
     from streameval.profiles.decoder import ProfileDecoder
     from streameval.profiles.health import Health
@@ -101,7 +106,7 @@ def _explain(decoder: EventDecoder, files: Sequence[str], rejected: _Rejected) -
         count += len(mapped)
         health.look(decoded.events, mapped)
         typer.echo(f"{places[0]}: {_became(decoder, values[0], decoded, mapped)}")
-    for line in health.lines(now()):
+    for line in health.lines(now(), allowed_lateness):
         typer.echo(f"{'ok  ' if line.good else 'warn'} {line.text}")
     for said in decoder.near_misses.fresh():
         typer.echo(f"warn {said}")

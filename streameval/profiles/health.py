@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from streameval.base.counts import count_of
@@ -75,8 +76,8 @@ class Health:
         self._lists[key] = self._lists.get(key, frozenset()) | items
         self._shown.update((event.user_id, item) for item in items)
 
-    def lines(self, now: int) -> Iterator[Line]:
-        """Yield the findings at the time `now` (ms)."""
+    def lines(self, now: int, allowed_lateness: int) -> Iterator[Line]:
+        """Yield the findings at the time `now`; it and `allowed_lateness` are in ms."""
         if not self._times:
             return
         if not (self._slates or self._impressions):
@@ -94,6 +95,16 @@ class Health:
                 thing = "feedback event" if kind == "feedback" else kind
                 text = f"{source} finds nothing in {count_of(self._made[made], thing)}"
                 yield Line(good=False, text=f"rule {rule}: `{name}`: {text}")
+        behind = (
+            newest - ts
+            for ts, newest in zip(self._times, accumulate(self._times, max), strict=True)
+        )
+        yield from _few(
+            sum(each > allowed_lateness for each in behind),
+            len(self._times),
+            "events are late: older by more than allowed_lateness than one before them",
+            "; `replay --sort` puts those of files in order",
+        )
         first, last = min(self._times), max(self._times)
         ahead = " in the future: is the unit right?" if last > now + _AHEAD else ""
         yield Line(not ahead, f"times from {utc(first)} to {utc(last)} UTC{ahead}")

@@ -157,6 +157,10 @@ def test_explain_says_what_became_of_each_line_and_what_one_would_overlook(tmp_p
         in said
     )
     assert "2099-01-01 00:00:00 UTC in the future: is the unit right?" in said
+    turned = file_of(tmp_path, clicked, shown, again)
+    said = streameval("map", turned, "--profile", "segment", "--explain", folder=tmp_path).stdout
+    assert "warn 2 of 3 events are late: older by more than allowed_lateness" in said
+    assert "`replay --sort` puts those of files in order" in said
 
 
 def test_explain_warns_of_lists_whose_items_have_one_position(tmp_path):
@@ -169,6 +173,7 @@ def test_explain_warns_of_lists_whose_items_have_one_position(tmp_path):
         for some in (CALLS, calls)
     )  # fmt: skip
     assert "ok   0 of" in fine.split("lists of several items have one position for all")[0]
+    assert f"ok   0 of {len(CALLS)} events are late: older by more than allowed_lateness" in fine
     assert "lists of several items have one position for all: is it that in the list?" in wrong
 
 
