@@ -7,98 +7,106 @@ has one of these.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 
-class Format(NamedTuple):
-    """A format: its name, the fields that identify it, and the values that some of them have."""
+class Foreign(NamedTuple):
+    """The name of a format, what to do, and the profile that maps it, if there is one.
+
+    `envelope`: the field with the message, where the format is an envelope.
+    """
 
     name: str
+    advice: str
+    profile: str | None = None
+    envelope: str | None = None
+
+    def __str__(self) -> str:
+        """Return a sentence on one value."""
+        return f"this looks like {self.name}: {self.advice}"
+
+
+class Format(NamedTuple):
+    """A format, the fields that identify it, and the values that some of them have."""
+
+    format: Foreign
     fields: frozenset[str]
-    values: Mapping[str, str] = {}
+    values: Mapping[str, str]
 
 
-def _format(name: str, *fields: str, **values: str) -> Format:
-    return Format(name, frozenset((*fields, *values)), values)
+def _other(name: str, *fields: str, **values: str) -> Format:
+    return Format(Foreign(name, _DOCS), frozenset((*fields, *values)), values)
 
 
-PROFILES: Final = {
-    "Segment": "segment",
-    "Snowplow": "snowplow",
-    "Google Analytics 4 (Measurement Protocol)": "ga4_measurement",
-    "Google Analytics 4": "ga4_export",
-    "CloudEvents": "native",
-    "Algolia Insights": "algolia",
-    "an Algolia search response": "algolia",
-    "OpenSearch UBI": "ubi",
-    "Metarank": "metarank",
-    "Recombee": "recombee",
-    "Amazon Personalize (PutEvents)": "personalize",
-    "recsys.app": "recsys_app",
-    "Gorse feedback": "gorse",
-}
-"""The profile that maps a format, by how its name begins; the first counts."""
+def _mapped(profile: str, name: str, *fields: str, **values: str) -> Format:
+    return Format(_by_profile(profile, name), frozenset((*fields, *values)), values)
 
-ENVELOPES: Final = {
-    "a Debezium change": "after",
-    "JSON with a schema (Kafka Connect)": "payload",
-    "a record of kcat -J": "payload",
-    "an event of EventBridge": "detail",
-    "a notification of SNS": "Message",
-}
-"""The field with the message, of formats that are around messages of any other."""
 
+def _around(field: str, name: str, *fields: str) -> Format:
+    """Return a format that is around messages of any other, in a field."""
+    advice = f"take the message out by a profile with `unwrap: {field}` (docs/profiles.md)"
+    return Format(Foreign(name, advice, envelope=field), frozenset(fields), {})
+
+
+def _by_profile(profile: str, name: str) -> Foreign:
+    return Foreign(name, f"map it by the profile {profile} (docs/profiles.md)", profile)
+
+
+_DOCS: Final = "convert it to the format of docs/events.md"
+_GA4: Final = "Google Analytics 4"
 
 FORMATS: Final = (
-    _format("Segment or RudderStack", "messageId", "anonymousId"),
-    _format("Segment or RudderStack", "messageId", "userId", "event"),
-    _format("Snowplow", "collector_tstamp", "event_id"),
-    _format("Snowplow", "derived_tstamp", "event_id"),
-    _format("Snowplow (tracker payload)", "schema", "data"),
-    _format("Google Analytics 4 (Measurement Protocol)", "client_id", "events"),
-    _format("Google Analytics 4 (Measurement Protocol)", "app_instance_id", "events"),
-    _format("Google Analytics 4", "event_name", "user_pseudo_id"),
-    _format("Google Analytics 4", "event_name", "event_params"),
-    _format("Google Retail API", "eventType", "visitorId"),
-    _format("CloudEvents", "specversion", "source", "id"),
-    _format("Algolia Insights", "eventType", "eventName", "userToken"),
-    _format("an Algolia search response", "hits", "queryID"),
-    _format("OpenSearch UBI (query)", "query_id", "user_query"),
-    _format("OpenSearch UBI (query)", "query_id", "query_response_hit_ids"),
-    _format("OpenSearch UBI (event)", "action_name", "event_attributes"),
-    _format("OpenSearch UBI (event)", "action_name", "query_id"),
-    _format("Metarank (ranking)", "items", "timestamp", event="ranking"),
-    _format("Metarank (interaction)", "item", "timestamp", event="interaction"),
-    _format("Metarank (item)", "fields", "timestamp", event="item"),
-    _format("Metarank (user)", "fields", "timestamp", event="user"),
-    _format("Recombee", "userId", "itemId", "recommId"),
-    _format("Recombee", "userId", "itemId", "cascadeCreate"),
-    _format("Recombee", "recommId", "recomms"),
-    _format("Amazon Personalize (PutEvents)", "trackingId", "eventList"),
-    _format("Amazon Personalize (PutEvents)", "sessionId", "eventList"),
-    _format("Amazon Personalize", "sessionId", "eventType", "sentAt"),
-    _format("Amazon Personalize", "USER_ID", "ITEM_ID", "TIMESTAMP"),
-    _format("recsys.app (exposure)", "request_id", "items", "context"),
-    _format("recsys.app (outcome)", "request_id", "item_id", "event_type"),
-    _format("Gorse feedback", "FeedbackType", "UserId", "ItemId"),
-    _format("Amplitude", "event_type", "event_properties"),
-    _format("PostHog", "event", "distinct_id"),
-    _format("Mixpanel", "event", "properties"),
-    _format("a Debezium change", "before", "after", "op"),
-    _format("JSON with a schema (Kafka Connect)", "schema", "payload"),
-    _format("a record of kcat -J", "topic", "offset", "payload"),
-    _format("an event of EventBridge", "detail-type", "detail"),
-    _format("a notification of SNS", "TopicArn", "Message"),
+    _mapped("segment", "Segment or RudderStack", "messageId", "anonymousId"),
+    _mapped("segment", "Segment or RudderStack", "messageId", "userId", "event"),
+    _mapped("snowplow", "Snowplow", "collector_tstamp", "event_id"),
+    _mapped("snowplow", "Snowplow", "derived_tstamp", "event_id"),
+    _mapped("snowplow", "Snowplow (tracker payload)", "schema", "data"),
+    _mapped("ga4_measurement", f"{_GA4} (Measurement Protocol)", "client_id", "events"),
+    _mapped("ga4_measurement", f"{_GA4} (Measurement Protocol)", "app_instance_id", "events"),
+    _mapped("ga4_export", _GA4, "event_name", "user_pseudo_id"),
+    _mapped("ga4_export", _GA4, "event_name", "event_params"),
+    _other("Google Retail API", "eventType", "visitorId"),
+    _mapped("native", "CloudEvents", "specversion", "source", "id"),
+    _mapped("algolia", "Algolia Insights", "eventType", "eventName", "userToken"),
+    _mapped("algolia", "an Algolia search response", "hits", "queryID"),
+    _mapped("ubi", "OpenSearch UBI (query)", "query_id", "user_query"),
+    _mapped("ubi", "OpenSearch UBI (query)", "query_id", "query_response_hit_ids"),
+    _mapped("ubi", "OpenSearch UBI (event)", "action_name", "event_attributes"),
+    _mapped("ubi", "OpenSearch UBI (event)", "action_name", "query_id"),
+    _mapped("metarank", "Metarank (ranking)", "items", "timestamp", event="ranking"),
+    _mapped("metarank", "Metarank (interaction)", "item", "timestamp", event="interaction"),
+    _mapped("metarank", "Metarank (item)", "fields", "timestamp", event="item"),
+    _mapped("metarank", "Metarank (user)", "fields", "timestamp", event="user"),
+    _mapped("recombee", "Recombee", "userId", "itemId", "recommId"),
+    _mapped("recombee", "Recombee", "userId", "itemId", "cascadeCreate"),
+    _mapped("recombee", "Recombee", "recommId", "recomms"),
+    _mapped("personalize", "Amazon Personalize (PutEvents)", "trackingId", "eventList"),
+    _mapped("personalize", "Amazon Personalize (PutEvents)", "sessionId", "eventList"),
+    _other("Amazon Personalize", "sessionId", "eventType", "sentAt"),
+    _other("Amazon Personalize", "USER_ID", "ITEM_ID", "TIMESTAMP"),
+    _mapped("recsys_app", "recsys.app (exposure)", "request_id", "items", "context"),
+    _mapped("recsys_app", "recsys.app (outcome)", "request_id", "item_id", "event_type"),
+    _mapped("gorse", "Gorse feedback", "FeedbackType", "UserId", "ItemId"),
+    _mapped("gorse", "Gorse feedback", "feedbackType", "userId", "itemId"),
+    _mapped("gorse", "Gorse feedback", "feedback_type", "user_id", "item_id"),
+    _other("Amplitude", "event_type", "event_properties"),
+    _other("PostHog", "event", "distinct_id"),
+    _other("Mixpanel", "event", "properties"),
+    _around("after", "a Debezium change", "before", "after", "op"),
+    _around("payload", "JSON with a schema (Kafka Connect)", "schema", "payload"),
+    _around("payload", "a record of kcat -J", "topic", "offset", "payload"),
+    _around("detail", "an event of EventBridge", "detail-type", "detail"),
+    _around("Message", "a notification of SNS", "TopicArn", "Message"),
 )
 """The first row decides whose fields and values are all there, so rarer ones stand first."""
 
 _BATCHES: Final = ("batch", "events", "requests")
 """Fields in which trackers send several messages; a batch has the format of the first."""
 
-_PARTS: Final = (*FORMATS, _format("Recombee (Batch)", "method", "path", "params"))
+_PARTS: Final = (*FORMATS, _mapped("recombee", "Recombee (Batch)", "method", "path", "params"))
 """The formats of such messages."""
 
 _MARKS: Final = frozenset((*(min(known.fields) for known in FORMATS), *_BATCHES))
@@ -107,8 +115,6 @@ _MARKS: Final = frozenset((*(min(known.fields) for known in FORMATS), *_BATCHES)
 OURS: Final = frozenset({"impression", "slate", "feedback"})
 """A value with one of these as `type` is meant for us."""
 
-_UNWRAP: Final = "take the message out by a profile with `unwrap: {}` (docs/profiles.md)"
-_DOCS: Final = "convert it to the format of docs/events.md"
 _UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
 _SCHEMA: Final = "read it by a profile and its schema (docs/profiles.md), or send JSON objects"
 _FRAME: Final = "read it by a profile, which takes off what stands before the JSON"
@@ -116,7 +122,7 @@ _ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
 _SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
 
-BYTES: Final = (
+BYTES: Final[Sequence[tuple[Any, ...]]] = (
     (rb"\x1f\x8b", "gzip", _UNPACK),
     (rb"\x28\xb5\x2f\xfd", "zstd", _UNPACK),
     (rb"\x04\x22\x4d\x18", "lz4", _UNPACK),
@@ -135,36 +141,20 @@ BYTES: Final = (
     (rb"\[", "one JSON array", "write one event a line (jq -c '.[]')"),
     (rb"\"\s*\{", "JSON encoded twice", "send the object, not a text that holds it"),
     (rb"\{\s*'", "Python's repr of a dict", "write it with json.dumps"),
-    (_SNOWPLOW, "Snowplow (TSV)", _DOCS),
+    (_SNOWPLOW, *_by_profile("snowplow", "Snowplow (TSV)")),
     (rb"\w[^{]*[,\t]", "a table (CSV or TSV)", _ROWS),
 )
-"""Patterns of values other than JSON objects, their names, the advice; the first match counts."""
+"""Patterns of values other than JSON objects, and their `Foreign`; the first match counts."""
 
 # One expression is a third of the time of many. The group that matches has the number of a row.
 _match: Final = re.compile(
-    b"|".join(b"(?P<row%d>%s)" % (row, pattern) for row, (pattern, _, _) in enumerate(BYTES)),
+    b"|".join(b"(?P<row%d>%s)" % (row, pattern) for row, (pattern, *_) in enumerate(BYTES)),
     re.DOTALL,
 ).match
 # The patterns look no further: a Snowplow line is longer, and its first columns tell.
 _HEAD: Final = 4_096
 
 _decode = msgspec.json.Decoder(Any).decode
-
-
-class Foreign(NamedTuple):
-    """The name of a format, what to do, and the profile that maps it, if there is one.
-
-    `envelope`: the field with the message, where the format is an envelope.
-    """
-
-    name: str
-    advice: str
-    profile: str | None = None
-    envelope: str | None = None
-
-    def __str__(self) -> str:
-        """Return a sentence on one value."""
-        return f"this looks like {self.name}: {self.advice}"
 
 
 def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
@@ -192,7 +182,7 @@ def _known(fields: Mapping[Any, Any], formats: Iterable[Format]) -> Foreign | No
         if known.fields <= fields.keys() and all(
             fields[name] == wanted for name, wanted in known.values.items()
         ):
-            return _foreign(known.name, _DOCS)
+            return known.format
     return None
 
 
@@ -205,23 +195,14 @@ def is_ours(value: bytes) -> bool:
     return isinstance(fields, Mapping) and fields.get("type") in OURS
 
 
-def _foreign(name: str, advice: str) -> Foreign:
-    if field := ENVELOPES.get(name):
-        return Foreign(name, _UNWRAP.format(field), envelope=field)
-    for begin, profile in PROFILES.items():
-        if name.startswith(begin):
-            return Foreign(name, f"map it by the profile {profile} (docs/profiles.md)", profile)
-    return Foreign(name, advice)
-
-
 def format_of_bytes(value: bytes) -> Foreign | None:
     """Return the format of a value that is no JSON object, by how it begins."""
     text = value.strip(b" \r\n")
     found = _match(text if len(text) <= _HEAD else text[:_HEAD])
     if found is None or found.lastgroup is None:
         return None
-    _, name, advice = BYTES[int(found.lastgroup.removeprefix("row"))]
-    return _foreign(name, advice)
+    _, *said = BYTES[int(found.lastgroup.removeprefix("row"))]
+    return Foreign(*said)
 
 
 def sentence_on(counts: Mapping[Foreign | None, int]) -> str:

@@ -108,9 +108,9 @@ def test_a_format_is_recognised_by_name(name):
 
 
 def test_every_row_of_the_table_is_reached():
-    for name, fields, values in FORMATS:
+    for known, fields, values in FORMATS:
         example = dict.fromkeys(fields) | dict(values)
-        assert name in str(format_of(json.dumps(example).encode()))
+        assert known.name in str(format_of(json.dumps(example).encode()))
 
 
 @pytest.mark.parametrize(
