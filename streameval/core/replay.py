@@ -109,7 +109,7 @@ def _parts(names: Sequence[str], progress: Progress) -> Iterator[tuple[str, Line
             progress(size - done)
 
 
-def _read(  # called twice
+def _read(
     decoder: EventDecoder,
     partition: Partition,
     parts: Iterable[tuple[str, Lines]],

@@ -145,12 +145,14 @@ def _tells(read: Sequence[dict[str, Any]]) -> bool:
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
-    read = [*_of_one_user(read, _paths("user_id", fields))]
-    fields, kind = _together(read), _kind_path(read)
+    kind = _kind_path(read)
     groups: dict[str, list[dict[str, Any]]] = {}
     for leaves in read:
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
         groups.setdefault("" if kind is None else _yaml(value), []).append(leaves)
+    others = _other_users(read, _paths("user_id", fields))
+    groups = {said: _of_one_user(group, *others) for said, group in groups.items()}
+    fields = _together(leaves for group in groups.values() for leaves in group)
     acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
@@ -174,13 +176,24 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     return rules, left[:_MOST_RULES]
 
 
-def _of_one_user(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield messages with one id of the user, the one that most have: two ids are two users."""
+def _other_users(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> tuple[str, set[str]]:
+    """Return the id of the user that most messages have, and the others: two ids are two users.
+
+    A session is no user where another one is known.
+    """
     counts = Counter(path for path in paths for leaves in read if leaves.get(path) is not None)
-    first = max(paths, key=counts.__getitem__, default="")
-    for leaves in read:
-        others = set(paths) - {first} if leaves.get(first) is not None else ()
-        yield {path: value for path, value in leaves.items() if path not in others}
+    lasting = [path for path in paths if "session" not in path.lower()]
+    first = max(lasting or paths, key=counts.__getitem__, default="")
+    return first, {*paths} - {first}
+
+
+def _of_one_user(
+    group: Sequence[dict[str, Any]], user: str, others: set[str]
+) -> list[dict[str, Any]]:
+    """Return messages without the ids of `others`, where most have the one of `user`."""
+    count = sum(leaves.get(user) is not None for leaves in group)
+    gone = others if 2 * count > len(group) else set()
+    return [{path: value for path, value in leaves.items() if path not in gone} for leaves in group]
 
 
 def act_of(name: Any) -> str:

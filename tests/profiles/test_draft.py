@@ -178,6 +178,9 @@ def test_a_draft_takes_one_id_of_a_user_for_all_kinds(tmp_path):
     searched, selected = retail("search", "a", "b") | login, retail("select-item", "b")
     _, events = drafted([searched, selected | {"visitorId": "v"}], tmp_path)
     assert [event.user_id for event in events] == ["v", "v"]
+    sessions = [one | {"session_id": "s"} for one in (searched, selected, retail("select-item"))]
+    _, events = drafted([*sessions[:2], {**sessions[2], "visitorId": None}], tmp_path)
+    assert [event.user_id for event in events] == ["v", "ann"]
     # One that only some have is better than none.
     searched |= {"visitorId": "v", "userInfo": None}
     _, events = drafted([searched, selected | {"visitorId": None, "userId": "ann"}], tmp_path)
