@@ -153,6 +153,14 @@ def gorse(event):
     return who | {"FeedbackType": kind, "ItemId": item, "Value": event.get("value", 1)}
 
 
+def ubi_impressions(event):
+    if event["type"] != "slate":
+        return ubi(event)
+    message = ubi(event | {"item_id": event["items"][0], "feedback": "impression", "type": ""})
+    message["event_attributes"]["position"] = {"ordinal": 1}
+    return message
+
+
 def native(event):
     return {"specversion": "1.0", "id": "1", "source": "/", "type": "t", "data": event}
 
@@ -166,7 +174,7 @@ WRITERS = {
 }
 """The profiles that can say all of the stream: by name, how an event becomes their message."""
 
-PARTLY = {"personalize": personalize, "gorse": gorse}
+PARTLY = {"personalize": personalize, "gorse": gorse, "ubi_impressions": ubi_impressions}
 """The same of profiles that cannot say lists as they were."""
 
 LACKS = {

@@ -74,6 +74,7 @@ FORMATS: Final = (
     _mapped("algolia", "an Algolia search response", "hits", "queryID"),
     _mapped("ubi", "OpenSearch UBI (query)", "query_id", "user_query"),
     _mapped("ubi", "OpenSearch UBI (query)", "query_id", "query_response_hit_ids"),
+    _mapped("ubi_impressions", "OpenSearch UBI (impression)", "query_id", action_name="impression"),
     _mapped("ubi", "OpenSearch UBI (event)", "action_name", "event_attributes"),
     _mapped("ubi", "OpenSearch UBI (event)", "action_name", "query_id"),
     _mapped("metarank", "Metarank (ranking)", "items", "timestamp", event="ranking"),

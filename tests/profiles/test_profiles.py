@@ -446,8 +446,10 @@ def test_opensearch_ubi():
         did("item_click", "7", "q"),
     ]
     seen = event | {"action_name": "impression"}
-    assert mapped("ubi", seen) == [
-        {"type": "impression", "user_id": "u", "request_id": "q"} | at("7", 1)
+    assert mapped("ubi", seen) == []
+    assert mapped("ubi_impressions", query, seen, event) == [
+        {"type": "impression", "user_id": "u", "request_id": "q"} | at("7", 1),
+        did("item_click", "7", "q"),
     ]
 
 
