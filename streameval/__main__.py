@@ -26,7 +26,12 @@ def main() -> None:
     gc.set_threshold(*SEARCHES)
     from streameval.cli.app import main as command_line
 
-    command_line()
+    try:
+        command_line()
+    except SystemExit as end:
+        from streameval.files.locations import end_process
+
+        end_process(end.code)
 
 
 def _end(_: object) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urlsplit
 
 from streameval.base.errors import InputError, RefusedError, UnreachableError
@@ -47,6 +49,17 @@ class Location(NamedTuple):
     def has_folders(self) -> bool:
         """Whether a folder must be made before files go into it, or else no listing has it."""
         return self.files.type_name not in _IMPLIED
+
+
+def end_process(code: int | str | None) -> NoReturn:
+    """End the process with its output written, and wait for no thread of pyarrow's.
+
+    Where keys come from a role, its S3 may hold Python's end for ever
+    (https://github.com/apache/arrow/issues/50188).
+    """
+    if isinstance(code, int) and "pyarrow._s3fs" in sys.modules:
+        os._exit(code)
+    sys.exit(code)
 
 
 def is_uri(name: str) -> bool:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from streameval.base.errors import StreamevalError, UnreachableError
 from streameval.base.extras import EXTRAS, install, is_installed
 from streameval.config import logs
+from streameval.files.locations import end_process
 from streameval.files.snapshot_folder import claim, last_daily, last_results, snapshots, taken_at
 from streameval.web.status import CheckStatus, DailyStatus
 
@@ -348,4 +349,4 @@ def _last_daily(settings: Settings) -> DailyStatus | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

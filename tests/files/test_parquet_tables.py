@@ -182,3 +182,22 @@ def test_pandas_is_not_imported_for_tables(tmp_path):
         "assert 'pandas' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_no_library_holds_up_the_end_once_pyarrow_reaches_stores(tmp_path):
+    """Its own handler at the end of Python may wait for threads of S3 that never end."""
+    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
+    pq.write_table(pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": [1, 2]}), shown)
+    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
+    code = (
+        "import atexit, sys, time\n"
+        "from pyarrow import fs\n"
+        "from streameval.__main__ import main\n"
+        "atexit.register(time.sleep, 3600)\n"
+        f"sys.argv = ['streameval', 'evaluate', {str(shown)!r}, '--labels', {str(told)!r}]\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300
+    )
+    assert "mrr@10" in done.stdout
