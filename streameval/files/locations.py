@@ -52,9 +52,9 @@ class Location(NamedTuple):
 
 
 def end_process(code: int | str | None) -> NoReturn:
-    """End the process with its output written, and wait for no thread of pyarrow's.
+    """End a process that has written its output, and wait for no thread of pyarrow's.
 
-    Where keys come from a role, its S3 may hold Python's end for ever
+    Where S3's keys come from a role, Python may wait for one for ever
     (https://github.com/apache/arrow/issues/50188).
     """
     if isinstance(code, int) and "pyarrow._s3fs" in sys.modules:

@@ -66,7 +66,7 @@ class RejectedLines:
         if more:
             yield f"... and {more:,} more{advice}"
         if late := self.reasons["late"]:
-            yield f"{late:,} late: the files are not in order of time; {self._sort} puts them in it"
+            yield f"{late:,} late: the events are not in order of time; {self._sort} orders them"
         if formats := sentence_on(self._formats):
             yield formats
 

@@ -348,7 +348,7 @@ def test_files_that_are_not_in_order_of_time_are_put_in_it(tmp_path):
     done = streameval("replay", *files, "--config", config)
     late = re.search(r"late ([\d,]+)", done.stdout.decode())[1]
     assert done.stderr.decode().splitlines()[-1] == (
-        f"{late} late: the files are not in order of time; --sort puts them in it"
+        f"{late} late: the events are not in order of time; --sort orders them"
     )
     found = replayed(*files, "--config", config, "--sort")
     assert found["events"]["rejected"]["invalid"] == 1
@@ -390,7 +390,7 @@ def test_rejected_lines_are_named_with_their_file_line_field_and_reason(tmp_path
     said = done.stderr.decode().splitlines()
     assert said[0].startswith(f"{first}:3: invalid: ")
     assert "`ts`" in said[0]
-    sort = "1 late: the files are not in order of time; --sort puts them in it"
+    sort = "1 late: the events are not in order of time; --sort orders them"
     assert said[5:] == ["... and 1 more", sort]
     shorter = streameval("replay", first, second).stderr.decode().splitlines()
     assert shorter[5:] == ["... and 1 more; --rejected FILE writes all of them", sort]
