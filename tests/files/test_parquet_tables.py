@@ -44,6 +44,14 @@ def table(chance, lists, id_type, rank_type, score_type):
     )
 
 
+def two_files(folder, lists, labelled="y"):
+    """The paths of a file of lists, and of one with a label of an item of list a."""
+    shown, told = str(folder / "shown.parquet"), str(folder / "labels.parquet")
+    pq.write_table(lists, shown)
+    pq.write_table(pa.table({"list": ["a"], "item": [labelled]}), told)
+    return shown, told
+
+
 @pytest.mark.parametrize("case", range(16))
 def test_lists_of_parquet_are_those_of_json(case, tmp_path):
     """Ids of every type, in two files of different ones, in small row groups and encodings."""
@@ -115,20 +123,18 @@ def test_a_wrong_cell_is_named_in_words(column, wrong, said, tmp_path):
         for number in range(1, 9)
     ]
     rows[13][column] = wrong
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
-    pq.write_table(pa.Table.from_pylist(rows), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["i1"]}), told)
-    found = refused(str(shown), "--labels", str(told))
+    shown, told = two_files(tmp_path, pa.Table.from_pylist(rows), "i1")
+    found = refused(shown, "--labels", told)
     assert said in found
 
 
 def test_a_name_that_no_row_has_may_be_empty(tmp_path):
     """A dictionary may hold more than the rows use."""
     item = pa.DictionaryArray.from_arrays(pa.array([1, 2, 1], pa.int32()), ["", "x", "y"])
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
-    pq.write_table(pa.table({"list": ["a", "a", "b"], "item": item, "rank": [1, 2, 1]}), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
-    found = run(str(shown), "--labels", str(told), "--metrics", "mrr")
+    shown, told = two_files(
+        tmp_path, pa.table({"list": ["a", "a", "b"], "item": item, "rank": [1, 2, 1]})
+    )
+    found = run(shown, "--labels", told, "--metrics", "mrr")
     assert found["figures"]["mrr"]["value"] == 0.25
 
 
@@ -136,10 +142,10 @@ def test_ids_that_are_no_text_are_named(tmp_path):
     broken = pa.Array.from_buffers(
         pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"x\xff")]
     )
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
-    pq.write_table(pa.table({"list": ["a", "a"], "item": broken, "rank": [1, 2]}), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
-    found = refused(str(shown), "--labels", str(told))
+    shown, told = two_files(
+        tmp_path, pa.table({"list": ["a", "a"], "item": broken, "rank": [1, 2]})
+    )
+    found = refused(shown, "--labels", told)
     assert "UTF-8" in found or "utf-8" in found or "string" in found
 
 
@@ -160,24 +166,24 @@ def test_a_broken_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.decimal128(5, 1), pa.float64(), pa.string()])
 def test_ranks_of_any_type_are_numbers(kind, tmp_path):
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
     ranks = pa.array(["1", "2"]).cast(kind)
-    pq.write_table(pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": ranks}), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
-    found = run(str(shown), "--labels", str(told), "--metrics", "mrr")
+    shown, told = two_files(
+        tmp_path, pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": ranks})
+    )
+    found = run(shown, "--labels", told, "--metrics", "mrr")
     assert found["figures"]["mrr"]["value"] == 0.5
 
 
 def test_pandas_is_not_imported_for_tables(tmp_path):
     """It takes a fifth of a second, and few of Arrow's functions can do without it."""
     pytest.importorskip("pandas")
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
-    pq.write_table(pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": [1, 2]}), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
+    shown, told = two_files(
+        tmp_path, pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": [1, 2]})
+    )
     code = (
         "import sys\n"
         "from streameval.cli.app import main\n"
-        f"sys.argv = ['streameval', 'evaluate', {str(shown)!r}, '--labels', {str(told)!r}]\n"
+        f"sys.argv = ['streameval', 'evaluate', {shown!r}, '--labels', {told!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code\n"
         "assert 'pandas' not in sys.modules"
     )
@@ -186,15 +192,15 @@ def test_pandas_is_not_imported_for_tables(tmp_path):
 
 def test_no_library_holds_up_the_end_once_pyarrow_reaches_stores(tmp_path):
     """Its own handler at the end of Python may wait for threads of S3 that never end."""
-    shown, told = tmp_path / "shown.parquet", tmp_path / "labels.parquet"
-    pq.write_table(pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": [1, 2]}), shown)
-    pq.write_table(pa.table({"list": ["a"], "item": ["y"]}), told)
+    shown, told = two_files(
+        tmp_path, pa.table({"list": ["a", "a"], "item": ["x", "y"], "rank": [1, 2]})
+    )
     code = (
         "import atexit, sys, time\n"
         "from pyarrow import fs\n"
         "from streameval.__main__ import main\n"
         "atexit.register(time.sleep, 3600)\n"
-        f"sys.argv = ['streameval', 'evaluate', {str(shown)!r}, '--labels', {str(told)!r}]\n"
+        f"sys.argv = ['streameval', 'evaluate', {shown!r}, '--labels', {told!r}]\n"
         "main()"
     )
     done = subprocess.run(
