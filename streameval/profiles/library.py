@@ -7,7 +7,7 @@ decodes what no profile can say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -123,7 +123,6 @@ def profile_name(profile: str) -> str:
     return Path(profile).stem
 
 
-@cache
 def mapping_of(profile: str) -> Mapping:
     """Compile a profile: built in, or a file by its path. Raises ConfigError."""
     if _is_path(profile):

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -11,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clean_service import MINUTE, SPECIFICATION, clean, encoded, stream
+from command_line import streameval
 from default_events import DIMENSIONS
 from test_metric_regression import experiment
 from typer.testing import CliRunner
@@ -52,13 +51,7 @@ def command(service, tmp_path, *arguments):
         logs += ["--log", f"{number}={path}"]
     given = ["--outcomes", service.outcomes, "--snapshot", service.root / "later", *logs]
     given += ["--reference", service.root / "earlier", "--at", service.now(), "--spec", spec]
-    return subprocess.run(
-        [sys.executable, "-m", "streameval.cli.app", "check", "--config", config]
-        + [str(argument) for argument in (*given, *arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return streameval("check", "--config", config, *given, *arguments, text=True)
 
 
 def test_the_command_passes_with_exit_code_0(service, tmp_path):

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import servers
+from command_line import streameval
 
 from streameval import __version__
 from streameval.base import extras
@@ -52,19 +53,6 @@ CLICK = {
     "request_id": "r1",
     "feedback": "click",
 }
-
-
-def streameval(*arguments, stdin=None, **environment):
-    """Run the command line as a person would; gives the finished process."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
-    return subprocess.run(
-        [sys.executable, "-m", "streameval.cli.app", *map(str, arguments)],
-        capture_output=True,
-        input=stdin,
-        env=clean | environment,
-        timeout=60,
-        check=False,
-    )
 
 
 def lines(*events):

@@ -1,12 +1,11 @@
 """`streameval init`: files that load as written, and that never replace another without --force."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from command_line import streameval
 from prometheus import promtool
 
 from streameval.base import extras
@@ -98,8 +97,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
 
 
 def test_the_command_says_what_to_do_next(tmp_path):
-    command = [sys.executable, "-m", "streameval", "init"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    done = streameval("init", folder=tmp_path, text=True)
     assert done.stdout == (
         "wrote streameval.yaml: every key with its default\n"
         "wrote checks.yaml: every check with its bounds\n"

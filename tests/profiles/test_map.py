@@ -1,14 +1,14 @@
 """`streameval map` and `profiles`, and `--profile` of the other commands, as people call them."""
 
 import json
-import subprocess
-import sys
 
+import command_line
 import pytest
 import trackers
 
 from streameval.cli.diagnosis import judge_records
 from streameval.config.load import Settings
+from streameval.core.definition import Definition
 from streameval.kafka.admin import Sampled
 from streameval.profiles import draft, library
 from streameval.profiles.paths import compile_path
@@ -18,15 +18,8 @@ CALLS = [trackers.segment(event) for event in EVENTS]
 PAGE = {"type": "page", "event": "Page Viewed", "messageId": "m", "userId": "u"}
 
 
-def streameval(*arguments, folder, given=None):
-    return subprocess.run(
-        [sys.executable, "-m", "streameval", *arguments],
-        capture_output=True,
-        text=True,
-        input=given,
-        cwd=folder,
-        check=False,
-    )
+def streameval(*arguments, folder):
+    return command_line.streameval(*arguments, folder=folder, text=True)
 
 
 def file_of(folder, *messages, name="calls.jsonl"):
@@ -233,6 +226,16 @@ def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
     assert "items: {each: rows, item_id: SKU}" in done.stdout
     (tmp_path / "mine.yaml").write_text(done.stdout)
     assert library.mapping_of(str(tmp_path / "mine.yaml")).profile.rules
+
+
+def test_a_profile_that_is_edited_holds_at_the_next_call_of_a_notebook(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    for kind in ("click", "like"):
+        told = f"{{ts: {{from: t, unit: ms}}, user_id: u, item_id: i, kind: {{const: {kind}}}}}"
+        mine.write_text(f"rules: [{{when: u, feedback: {told}}}]")
+        decoder = library.decoder_of(Definition(), str(mine))
+        (event,) = decoder.decode_records([b'{"t": 1767614400000, "u": "u", "i": "i"}']).events
+        assert event.feedback == kind
 
 
 ODD_NAMES = [

@@ -1,8 +1,6 @@
 """The positive rate of the last whole day: Gorse's toy case, which day it is, who shows it."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -10,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from clean_service import DEFINITION, MINUTE, Service, stream
+from command_line import streameval
 from default_events import SlateEvent
 
 from streameval.base.errors import ConfigError
@@ -117,14 +116,7 @@ def test_the_rates_of_one_kind_are_those_of_evaluate(tmp_path):
     clicks = replace(DEFINITION, positives=(Positive("click"),), gains={})
     service = Service(tmp_path, clicks).take(stream(slates=2_000))
     names = "daily_positive_rate,daily_positive_rate_gorse_v05"
-    ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "streameval.cli.app", "evaluate", "--json"),
-            *("--metrics", names, service.outcomes / "dt=2023-11-15"),
-        ],
-        capture_output=True,
-        check=True,
-    )
+    ran = streameval("evaluate", "--json", "--metrics", names, service.outcomes / "dt=2023-11-15")
     figures = json.loads(ran.stdout)["figures"]
     found = rates_of(service)["click"]
     for name in names.split(","):
