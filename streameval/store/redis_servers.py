@@ -39,9 +39,14 @@ CONNECTIONS: Final = 8
 # Redis that is silent for longer is asked again, which the comparison of offsets makes safe.
 REPLY_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 3.0
-_LIMITS: Final = {"socket_timeout": REPLY_SECONDS, "socket_connect_timeout": CONNECT_SECONDS}
+# With the newer protocol redis-py 8 keeps a connection that the server has closed for being idle.
+_OPTIONS: Final = {
+    "socket_timeout": REPLY_SECONDS,
+    "socket_connect_timeout": CONNECT_SECONDS,
+    "protocol": 2,
+}
 # A Sentinel answers from memory, and another one waits to be asked.
-_ANSWERS_SOON: Final = _LIMITS | {"socket_timeout": CONNECT_SECONDS}
+_ANSWERS_SOON: Final = _OPTIONS | {"socket_timeout": CONNECT_SECONDS}
 # Times that a call follows a slot to another node.
 _MOVES: Final = 5
 # A cluster is not asked more often where its slots are.
@@ -172,7 +177,7 @@ def _client(url: Url, place: str) -> Redis:
         max_connections=CONNECTIONS,
         timeout=REPLY_SECONDS,
         retry=Retry(NoBackoff(), 0),  # redis-py's own: a retried increment counts twice
-        **_LIMITS,
+        **_OPTIONS,
         **own,
     )
     if place.startswith("rediss"):
@@ -271,7 +276,7 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
         tls = {key: parsed[key] for key in options} | {"connection_class": _FreshMasterConnection}
     login = _Login(url)
     once = {"retry": Retry(NoBackoff(), 0)}  # another Sentinel may know, and calls are tried again
-    known: dict[str, Any] = _LIMITS | once | {"db": int(database or 0)}
+    known: dict[str, Any] = _OPTIONS | once | {"db": int(database or 0)}
     if login.is_there:
         known["credential_provider"] = login
     places = [each.rpartition(":") for each in _places(split, _SENTINEL_PORT)]

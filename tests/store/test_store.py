@@ -86,6 +86,21 @@ def test_a_partition_never_committed_is_empty(url):
     asyncio.run(scenario())
 
 
+def test_connections_that_the_server_closed_while_they_were_idle_are_made_anew():
+    """As Redis does with its option `timeout`, and as balancers before it do."""
+
+    async def scenario(server):
+        async with opened(server.url) as store:
+            for _ in range(3):
+                assert (await asyncio.gather(*map(store.load, range(4))))[3].offset is None
+                with contextlib.closing(redis.Redis(port=server.port)) as other:
+                    assert other.client_kill_filter(_type="normal", skipme=True) == 4
+                await asyncio.sleep(0.05)
+
+    with servers.redis() as server:
+        asyncio.run(scenario(server))
+
+
 def test_counters_add_up_and_the_earliest_and_latest_times_stay(url):
     async def scenario():
         async with opened(url) as store:
@@ -635,7 +650,7 @@ def test_a_checkpoint_is_read_on_after_a_lost_reply_and_not_from_its_beginning()
 
 def test_a_silent_store_gets_each_commit_once(monkeypatch):
     """No answer within the time limit: the script is sent again, and the old one may run too."""
-    monkeypatch.setitem(redis_servers._LIMITS, "socket_timeout", 0.2)
+    monkeypatch.setitem(redis_servers._OPTIONS, "socket_timeout", 0.2)
 
     async def scenario(proxy):
         async with opened(f"redis://127.0.0.1:{proxy.port}") as store:
