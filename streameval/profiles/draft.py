@@ -22,27 +22,36 @@ from streameval.profiles.envelopes import unwrap
 _WORDS: Final = {
     "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date at t",
     "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
-    " deviceid anonymousid sessionid session",
-    "item_id": "itemid productid contentid objectid sku item product aid id",
+    " accountid subscriberid viewerid shopperid actorid deviceid anonymousid cookieid sessionid"
+    " session u",
+    "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
+    " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
+    " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie aid id",
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
-    " recid searchid searchqueryuid resultid attributiontoken request req query list",
+    " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
     " feedback feedbacktype activity activitytype kind type name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions shown",
+    " recommendeditems recs hits impressions ads shown",
     "position": "position pos rank index",
-    "variant": "variant variation arm bucket group experiment algorithm algo model",
+    "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
+    " model",
 }
+# How long a word has to be that names a field at the end of its name, as in `client_event_time`.
+_LONG_WORD: Final = {"items": 4, "position": 4}
+_LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
     "": r"\b(remove|cancel|refund|un[a-z])",
-    "purchase": r"\b(purchase|order|buy|bought)",
-    "cart": r"\b(cart|basket)",
+    "purchase": r"\b(purchase|order|buy|bought|transaction)",
+    "cart": r"(\b|\baddto)(cart|basket)",
     "like": r"\b(like|favou?rite)",
     "click": r"\b(click|clk|tap|select)",
     "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b)",
+    "play": r"\b(play|watch|listen)",
     "view": r"\b(view|visit)",
 }
+_KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
 _MOST_FIELDS: Final = 40
@@ -163,6 +172,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         if rule is not None and len(made) < _MOST_RULES:
             made[said] = rule
     rules = list(made.values())
+    if kind is None and not rules and _paths("item_id", fields):
+        return [_feedback("", "click", fields, "  # a guess: no field says what was done")], []
     event = _yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
@@ -242,7 +253,7 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]]) -> str | None:
     lists, items = _lists(fields), _paths("item_id", fields)
     unnamed = act == "shown" and not items and _has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and _has_several(group)))):
-        return _slate(when, fields)
+        return _slate(when, fields, _own_id(group))
     if not act or not (lists or items):
         return None
     if act != "shown":
@@ -260,7 +271,18 @@ def _has_several(group: Sequence[dict[str, Any]]) -> bool:
     return any(len(value) > 1 for value in found)
 
 
-def _slate(when: str, fields: dict[str, Any]) -> str:
+def _own_id(group: Sequence[dict[str, Any]]) -> str:
+    """Return the path of an id that no two messages share: a list without a request has that."""
+    users = _paths("user_id", _together(group))
+    for path in group[0]:
+        values = {value for leaves in group if isinstance(value := leaves.get(path), str | int)}
+        last = _LAST.split(path)[-1].lower()
+        if len(values) == len(group) > 1 and last.endswith("id") and path not in users:
+            return path
+    return "request_id"
+
+
+def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str:
     """Return a rule for a whole list."""
     unnamed = [(path, one[0]) for path, one in fields.items() if isinstance(one, list) and one]
     path, first = [*_lists(fields), *unnamed, ("items", {})][0]
@@ -270,12 +292,13 @@ def _slate(when: str, fields: dict[str, Any]) -> str:
         place = _paths("position", inner)
         position = f", position: {{from: {_yaml(place[0])}, base: auto}}" if place else ""
         items = f"{{each: {items}, item_id: {_best('item_id', inner)}{position}}}"
-    return _event(when, "slate", fields, items=items, **_variant(fields))
+    request = {} if _paths("request_id", fields) else {"request_id": _yaml(own_id)}
+    return _event(when, "slate", fields, **request, items=items, **_variant(fields))
 
 
-def _feedback(when: str, kind: str, fields: dict[str, Any]) -> str:
+def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") -> str:
     """Return a rule for feedback on one item, or on each of a list."""
-    lists, source = _lists(fields), f"{{const: {kind}}}"
+    lists, source = _lists(fields), f"{{const: {kind}}}{remark}"
     # Many things have an `id`: an order, a session.
     if not lists or any(_LAST.split(path)[-1] != "id" for path in _paths("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
@@ -362,13 +385,19 @@ def _yaml(value: Any) -> str:
 
 def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
     """Return the paths of values of a type whose last name is a word for a field, best first."""
-    names = {path: _NO_LETTER.sub("", _LAST.split(path)[-1].lower()) for path in fields}
-    return [
-        path
-        for word in _WORDS[field].split()
-        for path, value in fields.items()
-        if names[path] == word and isinstance(value, of)
-    ]
+    names = {path: _name(path) for path, value in fields.items() if isinstance(value, of)}
+    words = _WORDS[field].split()
+    exact = [path for word in words for path, name in names.items() if name == word]
+    long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
+    return exact or [path for path, name in names.items() if name.endswith(long)]
+
+
+def _name(path: str) -> str:
+    """Return the last name of a path in letters, with its owner's where both are one: `user.id`."""
+    before, *rest = _LAST.split(path)
+    names = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    together = "".join(names)
+    return together if together in _KNOWN else names[-1]
 
 
 def _best(field: str, fields: dict[str, Any]) -> str:

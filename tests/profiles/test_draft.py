@@ -66,6 +66,27 @@ def row(kind, **columns):
     } | columns
 
 
+def line(message, **context):
+    """A line of a service's log: what it is of has an `id`."""
+    return {
+        "time": "2026-01-05T12:00:00Z",
+        "level": "info",
+        "message": message,
+        "context": {"user": {"id": "ann"}, "trace": {"id": "l1"}} | context,
+    }
+
+
+def article(event_name, **columns):
+    """A row of an event table: longer names than those of a tracker."""
+    return {
+        "event_name": event_name,
+        "server_event_timestamp": AT,
+        "hashed_user_id": "ann",
+        "source_request_id": "l1",
+        "ab_group": "B",
+    } | columns
+
+
 SHOWN = [{"sku": "a", "rank": 0}, {"sku": "b", "rank": 1}]
 TRACKERS = {
     "amplitude": [
@@ -97,6 +118,17 @@ TRACKERS = {
         retail("search", "a", "b"),
         retail("select-item", "b"),
         retail("purchase-complete", "b"),
+    ],
+    "lines of a log": [
+        line("recommendations served", model="B", response={"items": [{"id": "a"}, {"id": "b"}]}),
+        line("item clicked", item={"id": "b"}),
+        line("order placed", item={"id": "b"}, order={"id": "o"}),
+    ],
+    "rows of an event table": [
+        article("impression", article_id="a", list_rank=0),
+        article("impression", article_id="b", list_rank=1),
+        article("click", article_id="b"),
+        article("transaction", article_id="b"),
     ],
     "rows with JSON as text": [
         row("list_served", req="l1", bucket="B", items=json.dumps(SHOWN), sku=None),
@@ -193,6 +225,26 @@ def test_the_id_of_an_order_is_no_item(tmp_path):
     assert events[1].item_id == "b"
 
 
+def test_a_list_without_a_request_has_an_id_of_its_own(tmp_path):
+    """Of several messages, since one does not show which id is never the same."""
+    shown = {"kind": "SHELF", "at": AT, "customer_id": 7, "ads": [{"adId": "a"}, {"adId": "b"}]}
+    lists = [shown | {"page_id": "home", "event_id": number} for number in range(3)]
+    play = {"kind": "PLAY", "at": AT, "customer_id": 7, "page_id": "home", "ad_id": "b"}
+    text, events = drafted([*lists, play | {"event_id": 9}], tmp_path)
+    assert [event.request_id for event in events] == ["0", "1", "2", None]
+    assert [event.items for event in events[:3]] == [("a", "b")] * 3
+    assert (events[3].feedback, events[3].item_id) == ("play", "b")
+    assert "No rule takes" not in text
+
+
+def test_what_nothing_says_is_guessed_and_marked_so(tmp_path):
+    """A topic of clicks alone, without a kind."""
+    row = {"userId": "ann", "movieId": "b", "timestamp": AT}
+    text, events = drafted([row], tmp_path)
+    assert [(event.feedback, event.item_id) for event in events] == [("click", "b")]
+    assert "# a guess" in text
+
+
 def test_a_draft_of_one_side_asks_for_the_other(tmp_path):
     """A topic of clicks alone, and one of lists alone, without a kind."""
     click = {"event": "click", "uid": "ann", "ts": AT, "req": "l1", "item": "b"}
@@ -236,7 +288,7 @@ def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
         ("RecommendationsServed", "shown"), ("view_item_list", "shown"), ("view_item", "view"),
         ("Recommendation Clicked", "click"), ("clk", "click"), ("select_item", "click"),
         ("ImpressionClick", "click"), ("like", "like"), ("unlike", ""), ("displayed", "shown"),
-        ("listened", ""),
+        ("listened", "play"),
         ("add_to_cart", "cart"), ("remove_from_cart", ""), ("Order Completed", "purchase"),
         ("Order Refunded", ""), ("reordered", ""), ("border", ""), ("", ""), (None, ""), (3, ""),
     ],

@@ -65,7 +65,6 @@ def reader(folder, text, **schemas):
         (folder / f"{name}.avsc").write_text(json.dumps(each))
     profile = folder / "mine.yaml"
     profile.write_text(f"native: true\nformat: avro\n{text}\n")
-    library.mapping_of.cache_clear()
     return library.decoder_of(DEFINITION, str(profile))
 
 

@@ -49,7 +49,6 @@ def write(folder, files=FILES):
 def reader(folder, text):
     profile = folder / "mine.yaml"
     profile.write_text(f"native: true\nformat: protobuf\n{text}\n")
-    library.mapping_of.cache_clear()
     return library.decoder_of(DEFINITION, str(profile))
 
 
