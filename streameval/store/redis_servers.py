@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -142,10 +143,15 @@ class _Login(CredentialProvider):
 
 
 class _FreshConnection(SSLConnection):
-    """A connection that reads its certificates anew each time that it connects."""
+    """A connection that reads its certificates anew each time that it connects.
+
+    From Python 3.13 on redis-py refuses what many private authorities leave out, such as the use
+    of a key. Kafka's client and ours of the registry take it.
+    """
 
     async def _connect(self) -> None:
         self.ssl_context.context = None
+        self.ssl_context.get().verify_flags &= ~ssl.VERIFY_X509_STRICT
         await super()._connect()  # type: ignore[no-untyped-call]
 
 
@@ -286,6 +292,9 @@ def _sentinel(url: Url, scheme: str, split: SplitResult) -> _One:
         [(host.strip("[]"), int(port)) for host, _, port in places],
         sentinel_kwargs=_ANSWERS_SOON | once | tls_there | login_there | {"ssl": bool(tls)},
     )
+    if tls:
+        for each in sentinel.sentinels:
+            each.connection_pool.connection_class = _FreshConnection
     client = sentinel.master_for(name, **tls, **known)
     address = f"{name} of the Sentinels {split.netloc.rpartition('@')[2]}"
     return _One(client, address, sentinel.sentinels)

@@ -248,7 +248,8 @@ def test_a_registry_that_asks_for_certificates(authorities, tmp_path):
     first, second = authorities
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("-----BEGIN CERTIFICATE-----")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=first["ca"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_verify_locations(first["ca"])
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_cert_chain(first["server"])
     with answers({"/schemas/ids/7": (200, {"schemaType": "JSON", "schema": "{}"})}) as server:

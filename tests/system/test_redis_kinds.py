@@ -1,6 +1,7 @@
 """A URL for another kind of Redis than the one that is there is told what to write."""
 
 import asyncio
+import ssl
 
 import pytest
 import servers
@@ -72,3 +73,26 @@ def test_tls_on_one_side_only_and_certificates_of_another_authority(authorities)
         )
     said = told(f"redis://localhost:{port}/0", UnreachableError)
     assert said.endswith(": is it running?")
+
+
+def test_an_authority_that_leaves_out_the_use_of_its_key_is_taken(authorities, monkeypatch):
+    """Python 3.13 asks for it by default, and many private authorities have none."""
+    plain = ssl.create_default_context
+
+    def strict(*arguments, **options):
+        context = plain(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    async def version(url):
+        store = RedisStateStore(url, "group", "topic", ["click"])
+        try:
+            return (await store.facts()).version
+        finally:
+            await store.close()
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    first, _ = authorities
+    own = str(first["server"])
+    with servers.redis_sentinels(replicas=0, sentinels=1, certificate=(own, own)) as watched:
+        assert asyncio.run(version(watched.secure_url.replace(own, str(first["ca"]))))
