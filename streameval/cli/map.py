@@ -184,21 +184,33 @@ def _became(
     return said + (f"; rules {', '.join(several)} hold too: the first counts" if several else "")
 
 
+def _maps(profile: str, messages: Sequence[bytes]) -> bool:
+    """Tell whether a built-in profile refuses no message, or makes an event of one."""
+    from streameval.core.definition import Definition
+    from streameval.profiles import library
+
+    decoded = library.decoder_of(Definition(), profile).decode_records(messages)
+    return bool(decoded.events) or not decoded.rejected
+
+
 def draft_profile(files: Sequence[str]) -> str:
     """Return the profile for the format of most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
-    from streameval.profiles.draft import draft, taken_out
+    from streameval.profiles.draft import branches_off, draft, taken_out
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
-    path, messages = taken_out(values)
-    around = f"unwrap: {path}  # the message, within an envelope\n" if path else ""
+    form, plain = branches_off(values)
+    path, messages = taken_out(plain)
+    around = f"format: {form}  # unions name the branch of each value\n" if form else ""
+    around += f"unwrap: {path}  # the message, within an envelope\n" if path else ""
     formats = Counter(
         found.profile for value in messages if (found := format_of(value)) and found.profile
     )
     formats["native"] = sum(map(is_ours, messages))
     ((profile, count),) = formats.most_common(1)
-    if not count:
+    # Names of fields are not all: another tracker's may be the same.
+    if not count or not _maps(profile, messages):
         return around + draft(messages)
     head = f"# {count:,} of {len(messages):,} lines look like messages of this profile.\n"
     return head + around + library.text_of(profile)

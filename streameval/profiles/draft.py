@@ -16,7 +16,7 @@ from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
 from streameval.core.foreign_formats import format_of
-from streameval.profiles.envelopes import unwrap
+from streameval.profiles.envelopes import unwrap, without_branches
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
@@ -58,10 +58,23 @@ _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
 # What stands before the last name of a path, also within a function.
 _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
+# The end of a name that tells the unit of its time.
+_UNIT: Final = re.compile(r"(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix|iso)\Z")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
+
+
+def branches_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
+    """Return the format of a profile and the values by it, where most are Avro's JSON; else ""."""
+    read = {at: message for at, value in enumerate(values) if (message := _read(value)) is not None}
+    plain = {at: without_branches(message) for at, message in read.items()}
+    if 2 * sum(plain[at] != read[at] for at in read) <= len(values):
+        return "", values
+    return "avro_json", [
+        msgspec.json.encode(plain[at]) if at in plain else value for at, value in enumerate(values)
+    ]
 
 
 def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
@@ -386,6 +399,8 @@ def _yaml(value: Any) -> str:
 def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
     """Return the paths of values of a type whose last name is a word for a field, best first."""
     names = {path: _name(path) for path, value in fields.items() if isinstance(value, of)}
+    if field == "ts":
+        names = {path: _UNIT.sub("", name) for path, name in names.items()}
     words = _WORDS[field].split()
     exact = [path for word in words for path, name in names.items() if name == word]
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))

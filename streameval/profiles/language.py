@@ -169,13 +169,14 @@ class Profile(_Model):
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
     are events of streameval. With `record_time` a message without a time has its record's. JSON may
-    have a registry's frame, which is taken off. Avro and Protobuf are read by `schemas`: the file
+    have a registry's frame, which is taken off. `avro_json` is Avro's JSON, whose unions name the
+    branch of a value. Avro and Protobuf are read by `schemas`: the file
     of each id of a registry, or one file for values without a frame, with the type `message` of
     Protobuf, or its first. A configured registry reads framed values of any profile.
     """
 
     description: str = ""
-    format: Literal["json", "snowplow", "avro", "protobuf"] = "json"
+    format: Literal["json", "snowplow", "avro", "avro_json", "protobuf"] = "json"
     schemas: str | dict[str, str] = Field(default_factory=dict)
     message: str = ""
     unwrap: str | tuple[str, ...] = ()

@@ -80,7 +80,7 @@ def article(event_name, **columns):
     """A row of an event table: longer names than those of a tracker."""
     return {
         "event_name": event_name,
-        "server_event_timestamp": AT,
+        "server_event_timestamp_ms": AT,
         "hashed_user_id": "ann",
         "source_request_id": "l1",
         "ab_group": "B",

@@ -216,6 +216,20 @@ def test_init_recognises_each_format(profile, tmp_path):
     )
 
 
+def test_init_drafts_where_the_profile_of_like_names_takes_nothing(tmp_path):
+    """These have the names of recsys.app's outcomes, and another one for the time."""
+    one = {
+        "request_id": "r",
+        "item_id": "i",
+        "event_type": "click",
+        "user_id": "u",
+        "at": 1767614400,
+    }
+    done = streameval("map", file_of(tmp_path, one), "--init", folder=tmp_path)
+    assert done.stdout.startswith("# A draft")
+    assert "ts: {from: at, unit: auto}" in done.stdout
+
+
 def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
     who = {"created_at": 1767614400, "visitor_id": "v"}
     message = {"kind": "shown", "meta": who, "rows": [{"n": 1, "SKU": "a"}]}

@@ -12,6 +12,7 @@ import trackers
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_TS, MIN_TS
+from streameval.cli.map import draft_profile
 from streameval.core.definition import Definition
 from streameval.core.events import EventDecoder
 from streameval.profiles import library
@@ -97,6 +98,25 @@ def test_a_stream_in_avro_is_the_stream_in_json(tmp_path):
     micros = reader(tmp_path, "schemas: micros.avsc", micros=MICROS)
     values = [body(event | {"ts": 1_000 * event["ts"]}, MICROS) for event in EVENTS]
     assert micros.decode_batch(values) == (PLAIN, [])
+
+
+def test_avros_json_is_recognised_and_read(tmp_path):
+    """As kafka-avro-console-consumer prints a topic: `{"string": "x"}` where null may stand too."""
+    about = {"type": "record", "name": "shop.About", "fields": [{"name": "page", "type": "string"}]}
+    of = schema({"name": "about", "type": ["null", about]})
+    printed = io.StringIO()
+    events = [event | {"about": {"page": "home"}} for event in EVENTS]
+    fastavro.json_writer(printed, fastavro.parse_schema(of), events)
+    file = tmp_path / "events.jsonl"
+    file.write_text(printed.getvalue())
+    lines = printed.getvalue().encode().splitlines()
+    assert b'"about": {"shop.About": {"page": "home"}}' in lines[0]
+    assert b'"request_id": {"string": "' in lines[0]
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(draft_profile([str(file)]))
+    read = library.decoder_of(DEFINITION, str(profile))
+    assert read.decode_batch(lines) == (PLAIN, [])
+    assert EventDecoder.of(DEFINITION).decode_batch(lines)[0] == []
 
 
 def test_a_schema_that_evolves_in_the_middle_of_a_topic_is_named_by_its_id(tmp_path):
