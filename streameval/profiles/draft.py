@@ -43,7 +43,7 @@ _LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
     "": r"\b(remove|cancel|refund|un[a-z])",
-    "purchase": r"\b(purchase|order|buy|bought|transaction)",
+    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction)",
     "cart": r"(\b|\baddto)(cart|basket)",
     "like": r"\b(like|favou?rite)",
     "click": r"\b(click|clk|tap|select)",
@@ -60,6 +60,7 @@ _LONGEST_EXAMPLE: Final = 40
 _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 # The end of a name that tells the unit of its time.
 _UNIT: Final = re.compile(r"(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix|iso)\Z")
+_UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -410,7 +411,8 @@ def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | Non
 def _name(path: str) -> str:
     """Return the last name of a path in letters, with its owner's where both are one: `user.id`."""
     before, *rest = _LAST.split(path)
-    names = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    names = [_UUID.sub("id", name) for name in letters]
     together = "".join(names)
     return together if together in _KNOWN else names[-1]
 

@@ -41,7 +41,7 @@ _OTHER_KIND: Final = {
 _NO_TLS: Final = ("Timeout connecting", "WRONG_VERSION_NUMBER", "record layer failure")
 _ONLY_TLS: Final = ("reset by peer", "Connection closed by server", "Connection lost")
 # What servers say to a client that names no password.
-_NO_PASSWORD: Final = ("HELLO must be called", "Authentication required", "NOAUTH")
+_NO_PASSWORD: Final = ("Authentication required", "NOAUTH")
 
 
 class RedisCalls:

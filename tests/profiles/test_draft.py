@@ -81,7 +81,7 @@ def article(event_name, **columns):
     return {
         "event_name": event_name,
         "server_event_timestamp_ms": AT,
-        "hashed_user_id": "ann",
+        "hashed_user_uuid": "ann",
         "source_request_id": "l1",
         "ab_group": "B",
     } | columns
@@ -288,7 +288,7 @@ def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
         ("RecommendationsServed", "shown"), ("view_item_list", "shown"), ("view_item", "view"),
         ("Recommendation Clicked", "click"), ("clk", "click"), ("select_item", "click"),
         ("ImpressionClick", "click"), ("like", "like"), ("unlike", ""), ("displayed", "shown"),
-        ("listened", "play"),
+        ("listened", "play"), ("hotel_booked", "purchase"), ("notebook", ""), ("addtocart", "cart"),
         ("add_to_cart", "cart"), ("remove_from_cart", ""), ("Order Completed", "purchase"),
         ("Order Refunded", ""), ("reordered", ""), ("border", ""), ("", ""), (None, ""), (3, ""),
     ],
