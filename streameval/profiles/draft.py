@@ -69,13 +69,20 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 def branches_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
     """Return the format of a profile and the values by it, where most are Avro's JSON; else ""."""
-    read = {at: message for at, value in enumerate(values) if (message := _read(value)) is not None}
-    plain = {at: without_branches(message) for at, message in read.items()}
-    if 2 * sum(plain[at] != read[at] for at in read) <= len(values):
+    plain = [_without_branches(value) for value in values]
+    if 2 * sum(each is not None for each in plain) <= len(values):
         return "", values
-    return "avro_json", [
-        msgspec.json.encode(plain[at]) if at in plain else value for at, value in enumerate(values)
-    ]
+    return "avro_json", [each or value for each, value in zip(plain, values, strict=True)]
+
+
+def _without_branches(value: bytes) -> bytes | None:
+    """Return a value without the names of branches; None where it has none, or is too deep."""
+    message = _read(value)
+    try:
+        plain = without_branches(message)
+        return None if plain == message else msgspec.json.encode(plain)
+    except RecursionError:
+        return None
 
 
 def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:

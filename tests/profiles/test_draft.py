@@ -7,7 +7,7 @@ import pytest
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.profiles import library
-from streameval.profiles.draft import act_of, draft
+from streameval.profiles.draft import act_of, branches_off, draft
 
 AT = 1_767_614_400_000
 """2026-01-05 12:00:00 UTC."""
@@ -235,6 +235,17 @@ def test_a_list_without_a_request_has_an_id_of_its_own(tmp_path):
     assert [event.items for event in events[:3]] == [("a", "b")] * 3
     assert (events[3].feedback, events[3].item_id) == ("play", "b")
     assert "No rule takes" not in text
+
+
+@pytest.mark.parametrize("deep", [100, 480, 600, 900])
+@pytest.mark.parametrize("pair", [("[", "]"), ('{"string":', "}")])
+def test_a_deep_value_ends_no_draft(pair, deep):
+    begin, end = pair
+    inner = begin * deep + ("1" if end == "}" else "") + end * deep
+    value = f'{{"event": "click", "uid": "ann", "item": "b", "a": {inner}}}'.encode()
+    form, values = branches_off([value])
+    assert form in {"", "avro_json"}
+    assert "feedback:" in draft(values)
 
 
 def test_what_nothing_says_is_guessed_and_marked_so(tmp_path):
