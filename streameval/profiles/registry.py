@@ -28,6 +28,7 @@ from streameval.profiles.protobuf import ProtobufSchema
 
 AGAIN_SECONDS: Final = 60.0
 """Time until an unknown id is asked for again."""
+_CUT: Final = (ConnectionResetError, BrokenPipeError)
 _TIMEOUT: Final = 5.0
 _MOST_BYTES: Final = 4 << 20
 _MOST_REFERENCES: Final = 100
@@ -198,7 +199,9 @@ class Registry:
             if isinstance(reason, ssl.SSLCertVerificationError):
                 cure = "set or correct registry_ca_file"
                 raise UnreachableError(f"{where} cannot be verified ({reason}): {cure}") from None
-            if isinstance(reason, ssl.SSLError):
+            # (A reset may overtake what a server says of a certificate that it lacks.)
+            cut = url.startswith("https:") and isinstance(reason, _CUT)
+            if isinstance(reason, ssl.SSLError) or cut:
                 cure = "does it speak TLS, and want a registry_cert_file?"
                 raise UnreachableError(f"{where} does not let us in ({reason}): {cure}") from None
             raise UnreachableError(f"{where} does not answer ({reason}): is it running?") from None
