@@ -197,20 +197,22 @@ def draft_profile(files: Sequence[str]) -> str:
     """Return the profile for the format of most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
-    from streameval.profiles.draft import branches_off, draft, taken_out
+    from streameval.profiles.draft import draft, taken_out, types_off
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
-    form, plain = branches_off(values)
+    form, plain = types_off(values)
     path, messages = taken_out(plain)
-    around = f"format: {form}  # unions name the branch of each value\n" if form else ""
+    around = f"format: {form}  # unions name the type of each value\n" if form else ""
     around += f"unwrap: {path}  # the message, within an envelope\n" if path else ""
     formats = Counter(
         found.profile for value in messages if (found := format_of(value)) and found.profile
     )
     formats["native"] = sum(map(is_ours, messages))
     ((profile, count),) = formats.most_common(1)
-    # Names of fields are not all: another tracker's may be the same.
-    if not count or not _maps(profile, messages):
+    lines = f"# {count:,} of {len(messages):,} lines look like messages of"
+    if not count:
         return around + draft(messages)
-    head = f"# {count:,} of {len(messages):,} lines look like messages of this profile.\n"
+    if not _maps(profile, messages):  # another tracker's fields may have the same names
+        return f"{lines} {profile}, which takes none.\n{around}{draft(messages)}"
+    head = f"{lines} this profile.\n"
     return head + around + library.text_of(profile)

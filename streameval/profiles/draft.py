@@ -16,7 +16,7 @@ from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
 from streameval.core.foreign_formats import format_of
-from streameval.profiles.envelopes import unwrap, without_branches
+from streameval.profiles.envelopes import unwrap, without_types
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
@@ -67,19 +67,19 @@ _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 
-def branches_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
+def types_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
     """Return the format of a profile and the values by it, where most are Avro's JSON; else ""."""
-    plain = [_without_branches(value) for value in values]
+    plain = [_without_types(value) for value in values]
     if 2 * sum(each is not None for each in plain) <= len(values):
         return "", values
     return "avro_json", [each or value for each, value in zip(plain, values, strict=True)]
 
 
-def _without_branches(value: bytes) -> bytes | None:
-    """Return a value without the names of branches; None where it has none, or is too deep."""
+def _without_types(value: bytes) -> bytes | None:
+    """Return a value without the types that unions name; None where it has none, or is too deep."""
     message = _read(value)
     try:
-        plain = without_branches(message)
+        plain = without_types(message)
         return None if plain == message else msgspec.json.encode(plain)
     except RecursionError:
         return None

@@ -47,7 +47,7 @@ COLUMNS: Final = tuple(
 ENVELOPE: Final = "_envelope"
 _HELD: Final = ("data", "data_base64")
 _DEEPEST: Final = 5
-_BRANCHES: Final = {"string", "bytes", "int", "long", "float", "double", "boolean", "array", "map"}
+_TYPES: Final = {"string", "bytes", "int", "long", "float", "double", "boolean", "array", "map"}
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -62,20 +62,20 @@ def parse(form: str, value: bytes) -> Any:
     return _decode(mend(value))
 
 
-def without_branches(value: Any) -> Any:
-    """Return a value of Avro's JSON without the names of unions' branches: "x" of {"string": "x"}.
+def without_types(value: Any) -> Any:
+    """Return a value of Avro's JSON without the types that unions name: "x" of {"string": "x"}.
 
     Source: "JSON Encoding" of Avro's specification, as kafka-avro-console-consumer and kcat print.
     """
     if isinstance(value, list):
-        return [without_branches(each) for each in value]
+        return [without_types(each) for each in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
         ((name, inner),) = value.items()
-        if name in _BRANCHES or ("." in name and isinstance(inner, dict)):  # a record with its name
-            return without_branches(inner)
-    return {name: without_branches(inner) for name, inner in value.items()}
+        if name in _TYPES or ("." in name and isinstance(inner, dict)):  # a record with its name
+            return without_types(inner)
+    return {name: without_types(inner) for name, inner in value.items()}
 
 
 def is_bare(value: Any, form: str) -> bool:

@@ -170,9 +170,9 @@ class Profile(_Model):
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
     are events of streameval. With `record_time` a message without a time has its record's. JSON may
     have a registry's frame, which is taken off. `avro_json` is Avro's JSON, whose unions name the
-    branch of a value. Avro and Protobuf are read by `schemas`: the file
-    of each id of a registry, or one file for values without a frame, with the type `message` of
-    Protobuf, or its first. A configured registry reads framed values of any profile.
+    type of a value. Avro and Protobuf are read by `schemas`: the file of each id of a registry, or
+    one file for values without a frame, with the type `message` of Protobuf, or its first. A
+    configured registry reads framed values of any profile.
     """
 
     description: str = ""

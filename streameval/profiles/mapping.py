@@ -27,7 +27,7 @@ from streameval.profiles.envelopes import (
     parse,
     unwrap,
     within,
-    without_branches,
+    without_types,
 )
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
@@ -150,7 +150,7 @@ class Mapping:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
             self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
         elif profile.format == "avro_json":
-            self.parse = lambda value: without_branches(parse("json", value))
+            self.parse = lambda value: without_types(parse("json", value))
         else:
             self.parse = partial(parse, profile.format)
         unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap

@@ -7,7 +7,7 @@ import pytest
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.profiles import library
-from streameval.profiles.draft import act_of, branches_off, draft
+from streameval.profiles.draft import act_of, draft, types_off
 
 AT = 1_767_614_400_000
 """2026-01-05 12:00:00 UTC."""
@@ -243,7 +243,7 @@ def test_a_deep_value_ends_no_draft(pair, deep):
     begin, end = pair
     inner = begin * deep + ("1" if end == "}" else "") + end * deep
     value = f'{{"event": "click", "uid": "ann", "item": "b", "a": {inner}}}'.encode()
-    form, values = branches_off([value])
+    form, values = types_off([value])
     assert form in {"", "avro_json"}
     assert "feedback:" in draft(values)
 

@@ -226,7 +226,8 @@ def test_init_drafts_where_the_profile_of_like_names_takes_nothing(tmp_path):
         "at": 1767614400,
     }
     done = streameval("map", file_of(tmp_path, one), "--init", folder=tmp_path)
-    assert done.stdout.startswith("# A draft")
+    said = "# 1 of 1 lines look like messages of recsys_app, which takes none.\n# A draft"
+    assert done.stdout.startswith(said)
     assert "ts: {from: at, unit: auto}" in done.stdout
 
 

@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from types import SimpleNamespace
+from urllib.error import URLError
 
 import protos
 import pytest
@@ -241,6 +242,20 @@ def test_of_several_registries_the_first_that_answers_is_asked():
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory):
     return two_authorities(tmp_path_factory.mktemp("authorities"))
+
+
+def test_a_connection_that_is_cut_may_want_a_certificate(monkeypatch):
+    """A reset may overtake what a server says of the certificate that it lacks."""
+
+    class Cut:
+        def open(self, *_, **__):
+            raise URLError(ConnectionResetError(104, "Connection reset by peer"))
+
+    monkeypatch.setattr(registry.Registry, "_with_certificates", lambda _: Cut())
+    for url, said in (("https://a", "want a registry_cert_file"), ("http://a", "is it running")):
+        read_by = load(None, {"registry": url, "profile": "native"}).decoder()
+        with pytest.raises(UnreachableError, match=said):
+            read_by.unready([b"\0\0\0\0\x07"])()
 
 
 def test_a_registry_that_asks_for_certificates(authorities, tmp_path):
