@@ -3,6 +3,7 @@
 Each is one process of ours on a random loopback port with a temporary folder; it can be killed,
 paused and started again on the same port and folder, and is stopped by its pid at the end.
 `shared_kafka` and `shared_redis` start once a process: tests use names of their own on them.
+`mortal_kafka` is one more, which tests may kill.
 A program that is missing or too old skips the test, and fails it where CI is set (`programs`).
 """
 
@@ -23,6 +24,7 @@ import struct
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import uuid
 
@@ -110,6 +112,9 @@ class Server:
     def _answers(self):
         try:
             return self.probe(self.port)
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
         except OSError:
             return False
 
@@ -626,6 +631,20 @@ def _for_the_process(context):
 def shared_kafka():
     """The real Kafka that the tests of this process share; never kill it."""
     return _for_the_process(kafka())
+
+
+@functools.cache
+def _mortal_kafka():
+    return _for_the_process(kafka())
+
+
+def mortal_kafka():
+    """The real Kafka of this process that tests may kill, pause and start again."""
+    server = _mortal_kafka()
+    if server.process is None:
+        server.start()
+    server.resume()
+    return server
 
 
 @functools.cache

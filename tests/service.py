@@ -159,20 +159,22 @@ def produce_in_transactions(kafka_port, topic, records, size=100):
 
 
 def read_log(kafka_port, topic, partitions, seconds=120):
-    """Every record of the topic, by partition: lists of (offset, timestamp, key, value)."""
+    """Every record of the topic, by partition: lists of (offset, timestamp, key, value).
+
+    A transaction that was just committed may still be open for readers: it is waited for.
+    """
+    client = {"bootstrap_servers": f"127.0.0.1:{kafka_port}", "enable_auto_commit": False}
+    client["auto_offset_reset"] = "earliest"
+    places = [TopicPartition(topic, number) for number in range(partitions)]
 
     async def read():
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=f"127.0.0.1:{kafka_port}",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-        )
-        await consumer.start()
-        try:
-            places = [TopicPartition(topic, number) for number in range(partitions)]
-            consumer.assign(places)
+        async with AIOKafkaConsumer(**client, isolation_level="read_uncommitted") as consumer:
             ends = await consumer.end_offsets(places)
+        consumer = AIOKafkaConsumer(**client, isolation_level="read_committed")
+        await consumer.start()
+        await asyncio.sleep(0)  # aiokafka stops badly what has not yet run
+        try:
+            consumer.assign(places)
             log = {number: [] for number in range(partitions)}
             positions = dict.fromkeys(places, 0)
             try:

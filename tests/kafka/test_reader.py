@@ -664,8 +664,7 @@ def test_a_broker_killed_and_started_again_loses_and_repeats_nothing():
             assert one.values == {0: numbered(200), 1: numbered(50)}
             assert await one.reader.probe()
 
-    with servers.kafka() as server:
-        asyncio.run(scenario(server))
+    asyncio.run(scenario(servers.mortal_kafka()))
 
 
 def test_a_reader_closes_in_time_while_the_broker_is_silent():
@@ -684,8 +683,7 @@ def test_a_reader_closes_in_time_while_the_broker_is_silent():
         finally:
             server.resume()
 
-    with servers.kafka() as server:
-        asyncio.run(scenario(server))
+    asyncio.run(scenario(servers.mortal_kafka()))
 
 
 @fast_only

@@ -1045,7 +1045,7 @@ def test_a_list_may_have_come_as_a_text():
     for path, said in {
         "split(n, '|')": "split()",
         "from_json(ids)": "from_json(): JSON is malformed",
-        "from_json(deep)": "from_json(): maximum recursion",
+        "from_json(deep)": "from_json(): nested too deep",
         "from_json(n)": "`items`: from_json(n) finds no list",
         "from_json(none)": "`items`: from_json(none) finds nothing",
     }.items():

@@ -802,7 +802,7 @@ def test_a_full_store_takes_nothing_of_a_commit_and_all_of_it_later():
         async with opened(server.url) as store:
             await store.commit(commit_of(None, 10, [delta()]))
             with contextlib.closing(servers.redis_client(server.url)) as client:
-                client.config_set("maxmemory", "1mb")
+                client.config_set("maxmemory", 1)
                 users = [delta(f"u{number}") for number in range(500)]
                 committing = asyncio.create_task(store.commit(commit_of(10, 20, users)))
                 await asyncio.sleep(0.3)

@@ -20,6 +20,7 @@ import programs
 import pytest
 import servers
 import service
+from command_line import streameval
 from jsonschema import Draft202012Validator
 from mcp import Client, StdioServerParameters
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -139,9 +140,15 @@ def shares(worker):
     return sorted(Counter(each["worker"] for each in found).values())
 
 
+def printed(*arguments):
+    """What a command prints as JSON."""
+    done = streameval(*arguments, "--json", text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 def replayed(log, config):
-    command = [sys.executable, "-m", "streameval", "replay", log, "--config", config, "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return printed("replay", log, "--config", config)
 
 
 def of(document, section):
@@ -271,11 +278,9 @@ def wait_until_judged(workers, wanted):
 def test_experiments_are_those_of_the_command(running):
     workers, wanted = running
     wait_until_judged(workers, wanted)
-    command = [sys.executable, "-m", "streameval", "experiment", "ranker", "--json"]
-    command += ["--config", workers[0].config]
-    printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     card = get(workers[1], "/experiments/ranker")[2]
-    assert {name: part for name, part in card.items() if name != "history"} == printed
+    said = printed("experiment", "ranker", "--config", workers[0].config)
+    assert {name: part for name, part in card.items() if name != "history"} == said
 
 
 def test_health_is_that_of_all_workers(running):
@@ -386,10 +391,8 @@ def test_a_user_is_for_who_has_the_token(running):
         assert get(worker, "/users/u7", Authorization=f"Bearer {TOKEN}x")[0] == 401
         assert get(worker, "/users/u7", Authorization=f"Basic {TOKEN}")[0] == 401
         assert get(worker, "/users/nobody", **right)[0] == 404
-        command = [sys.executable, "-m", "streameval", "user", "u7", "--json"]
-        command += ["--config", worker.config]
-        printed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-        assert get(worker, "/users/u7", **right)[2] == printed
+        said = printed("user", "u7", "--config", worker.config)
+        assert get(worker, "/users/u7", **right)[2] == said
         assert TOKEN not in worker.logged()
 
 

@@ -10,8 +10,6 @@ import asyncio
 import json
 import random
 import shutil
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +24,7 @@ import servers
 import service
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from clean_service import LENGTH, MINUTE, SPECIFICATION, START, encoded, head_of, one_slate, stream
+from command_line import streameval
 from default_events import SlateEvent
 from test_files_on_servers import compare_files
 
@@ -132,15 +131,8 @@ class Live:
 
     def command(self, *arguments):
         """Run a command of streameval with the configuration of the worker."""
-        return subprocess.run(
-            [
-                *(sys.executable, "-m", "streameval.cli.app", arguments[0], "--json"),
-                *("--config", self.workers[-1].config, *map(str, arguments[1:])),
-            ],
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        name, *more = arguments
+        return streameval(name, "--json", "--config", self.workers[-1].config, *more)
 
     def snapshot(self):
         """Take a snapshot; answers its folder."""
@@ -178,8 +170,8 @@ def unsaid(found):
 def live(tmp_path_factory):
     """A deployment whose workers were killed while a period of clean traffic came in."""
     root = tmp_path_factory.mktemp("live")
-    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
-        deployment = Live(kafka, redis, root)
+    with servers.redis(aof="always") as redis:
+        deployment = Live(servers.shared_kafka(), redis, root)
         try:
             deployment.period(seconds=8, meanwhile=lambda: kill(deployment.workers[0]))
             yield deployment
@@ -210,7 +202,7 @@ def before(live):
     live.workers.append(live.worker(live.settings))
     service.wait_for(
         lambda: any((path / "checks.json").exists() for path in snapshots(live.root / "snapshots")),
-        60,
+        180,
         "the leader has checked a snapshot",
     )
     (folder,) = snapshots(live.root / "snapshots")

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 
 import pytest
 import servers
 import service
 import trackers
 from aiokafka import AIOKafkaConsumer
+from command_line import streameval
 from test_profiles_registry import answers
 
 from streameval.base.errors import RefusedError, UnreachableError
@@ -22,8 +21,7 @@ EVERY = (lambda _: True, 1 << 16)
 
 
 def command(worker, *arguments):
-    called = [sys.executable, "-m", "streameval", "dead-letters", "--config", worker.config]
-    return subprocess.run([*called, *arguments], capture_output=True, text=True, check=False)
+    return streameval("dead-letters", "--config", worker.config, *arguments, text=True)
 
 
 def rejected(worker, **more):

@@ -33,9 +33,8 @@ def test_counters_and_figures_survive_kills_of_workers_and_of_redis():
     plan = ["worker"] * KILLS + ["other"] * max(4, KILLS // 4) + ["redis"] * max(2, KILLS // 6)
     rng.shuffle(plan)
     gaps = [rng.uniform(0.3, 5.5) for _ in plan]
-    topic = "chaos"
+    kafka, topic = servers.shared_kafka(), servers.unique("chaos")
     with (
-        servers.kafka() as kafka,
         servers.redis(aof="always") as redis,
         ThreadPoolExecutor() as pool,
     ):

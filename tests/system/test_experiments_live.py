@@ -8,14 +8,13 @@ import json
 import os
 import random
 import secrets
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from time import sleep
 
 import pytest
 import servers
 import service
+from command_line import streameval
 from scene import SETTINGS
 from traffic import traffic
 
@@ -68,9 +67,7 @@ def replayed(definition, log):
 
 def command(worker, *arguments):
     """Run a command of streameval with the configuration of a worker."""
-    words = [sys.executable, "-m", "streameval", *arguments, "--config", worker.config]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("STREAMEVAL_")}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    done = streameval(*arguments, "--config", worker.config, text=True)
     assert done.returncode in {0, 1, 4}, done.stderr
     return done
 
@@ -95,9 +92,8 @@ def test_the_scorecard_survives_kills_of_workers_leader_and_redis():
     rng.shuffle(plan)
     gaps = [rng.uniform(1.0, 4.0) for _ in plan]
     settings = SETTINGS | {"experiments": EXPERIMENTS}
-    topic = "experiments"
+    kafka, topic = servers.shared_kafka(), servers.unique()
     with (
-        servers.kafka() as kafka,
         servers.redis(aof="always") as redis,
         ThreadPoolExecutor() as pool,
     ):
@@ -119,8 +115,8 @@ def test_the_scorecard_survives_kills_of_workers_leader_and_redis():
 def test_a_late_experiment_is_filled_from_outcome_files_whatever_is_killed(tmp_path):
     """It is configured when its slates are in files already; the stream stands still from then."""
     settings = SETTINGS | {"outcomes": str(tmp_path), "checkpoint_interval": "1s"}
-    topic = "late"
-    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
+    kafka, topic = servers.shared_kafka(), servers.unique()
+    with servers.redis(aof="always") as redis:
         service.create_topic(kafka.port, topic, PARTITIONS)
         service.produce(kafka.port, topic, traffic(7, EVENTS, tail=0.05, step=2_000))
         log, ends = service.read_log(kafka.port, topic, PARTITIONS)
@@ -148,8 +144,8 @@ def test_the_leader_adjusts_by_the_past_as_compare_does(tmp_path):
     settings = SETTINGS | {"outcomes": str(outcomes), "snapshots": str(root)}
     settings |= {"checkpoint_interval": "1s", "snapshot_interval": "10s", "snapshot_keep": 1}
     settings["experiments"] = [EXPERIMENTS[0] | {"since": "2023-11-14T23:13:20Z"}]
-    topic = "adjusted"
-    with servers.kafka() as kafka, servers.redis(aof="always") as redis:
+    kafka, topic = servers.shared_kafka(), servers.unique()
+    with servers.redis(aof="always") as redis:
         service.create_topic(kafka.port, topic, PARTITIONS)
         with service.Worker(kafka.port, redis.url, topic, **settings) as worker:
             send(kafka, redis, topic, traffic(7, EVENTS, tail=0.05, step=280))
@@ -213,8 +209,8 @@ def shown_to(users, begin):
 def test_an_experiment_that_begins_anew_has_users_of_its_own(how):
     """Its sums begin anew, and a figure per user would be too small with the users of before."""
     settings = SETTINGS | {"allowed_lateness": "1s", "checkpoint_interval": "1s"}
-    topic = f"anew-{how[:4]}"
-    with servers.kafka() as kafka, servers.redis() as redis:
+    kafka, topic = servers.shared_kafka(), servers.unique()
+    with servers.redis() as redis:
         service.create_topic(kafka.port, topic, 1)
         worker = service.Worker(
             kafka.port, redis.url, topic, **settings, experiments=[EXPERIMENTS[0]]

@@ -85,7 +85,8 @@ def test_sigterm_while_redis_is_away_ends_in_time_and_loses_nothing(how):
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
 def test_sigterm_while_kafka_is_away_ends_in_time_and_loses_nothing(how):
-    with servers.kafka() as kafka, scene(kafka) as it:
+    kafka = servers.mortal_kafka()
+    with scene(kafka) as it:
         worker = it.worker()
         it.produce(2_000)
         it.read_all()
@@ -101,7 +102,8 @@ def test_sigterm_while_kafka_is_away_ends_in_time_and_loses_nothing(how):
 
 def test_a_worker_waits_for_redis_and_kafka_with_a_line_and_then_works():
     """It also ends on SIGTERM while it waits."""
-    with servers.kafka() as kafka, scene(kafka) as it:
+    kafka = servers.mortal_kafka()
+    with scene(kafka) as it:
         kafka.kill()
         it.redis.kill()
         worker = it.worker()
@@ -187,7 +189,8 @@ def test_three_members_that_join_and_leave_all_the_time():
 
 
 def test_kafka_killed_and_started_again_needs_no_restart_of_the_worker():
-    with servers.kafka() as kafka, scene(kafka) as it:
+    kafka = servers.mortal_kafka()
+    with scene(kafka) as it:
         it.worker()
         sending = it.producing(12_000, seconds=12)
         for _ in range(2):
@@ -201,8 +204,8 @@ def test_kafka_killed_and_started_again_needs_no_restart_of_the_worker():
 
 def test_kafka_that_moves_behind_its_name_is_read_on():
     """All brokers have other addresses when they are back: the configured servers tell them."""
+    kafka = servers.mortal_kafka()
     with (
-        servers.kafka() as kafka,
         Proxy(kafka.port) as name,
         scene(kafka, partitions=2, settings={"kafka": f"127.0.0.1:{name.port}"}) as it,
     ):
@@ -222,7 +225,8 @@ def test_kafka_that_moves_behind_its_name_is_read_on():
 
 
 def test_kafka_that_stands_still_for_20_seconds():
-    with servers.kafka() as kafka, scene(kafka) as it:
+    kafka = servers.mortal_kafka()
+    with scene(kafka) as it:
         worker = it.worker()
         it.produce(3_000)
         it.read_all()
@@ -284,7 +288,8 @@ def test_a_topic_made_anew_while_the_worker_runs_is_refused_however_long_it_is()
 
 
 def test_another_cluster_is_refused_with_a_cure():
-    with scene(partitions=1) as it, servers.kafka() as other:
+    other = servers.mortal_kafka()
+    with scene(partitions=1) as it:
         worker = it.worker()
         it.produce(1_000)
         it.read_all()

@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from time import sleep
 
@@ -13,6 +11,7 @@ import pytest
 import redis as redis_client
 import servers
 import service
+from command_line import streameval
 from default_events import DIMENSIONS, decode_batch
 from scene import Scene
 from test_outcomes import expected, plain, read
@@ -37,9 +36,8 @@ def test_each_slate_stands_in_the_files_once_whatever_is_killed(tmp_path):
         "checkpoint_interval": "1s",
     }
     with (
-        servers.kafka() as kafka,
         servers.redis(aof="always") as redis,
-        Scene(kafka, redis, settings=files) as scene,
+        Scene(servers.shared_kafka(), redis, settings=files) as scene,
     ):
         scene.worker()
         scene.worker()
@@ -48,7 +46,7 @@ def test_each_slate_stands_in_the_files_once_whatever_is_killed(tmp_path):
             sleep(rng.uniform(1.5, 3.5))
             kill(redis if number == KILLS // 2 else rng.choice(scene.workers))
         sending.result()
-        log, ends = service.read_log(kafka.port, scene.topic, scene.partitions)
+        log, ends = service.read_log(scene.kafka.port, scene.topic, scene.partitions)
         service.wait_until_read(redis.url, scene.topic, ends)
         service.wait_for(lambda: len(snapshots(root)) >= 2, 60, "snapshots of the leader")
         by_leader = manifest_of(snapshots(root)[-1])
@@ -99,9 +97,9 @@ def compare_files(scene, log):
 def compare_snapshot(scene, log):
     """What the command takes: counters at the end, windows at the checkpoints; how many users."""
     worker = scene.workers[0]
-    command = [sys.executable, "-m", "streameval.cli.app", "snapshot", "--config", worker.config]
-    answer = subprocess.run([*command, "--json"], capture_output=True, check=True, timeout=120)
-    manifest = json.loads(answer.stdout)
+    done = streameval("snapshot", "--config", worker.config, "--json", text=True)
+    assert done.returncode == 0, done.stderr
+    manifest = json.loads(done.stdout)
     folder = Path(manifest["snapshot"])
     rows = pyarrow.parquet.read_table(folder / "users.parquet").to_pylist()
     windows = json.loads((folder / "figures.json").read_text())["partitions"]

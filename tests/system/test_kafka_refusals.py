@@ -2,16 +2,14 @@
 
 import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import servers
 import service
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from command_line import streameval
 
 from streameval.base.errors import RefusedError
 from streameval.kafka import admin
@@ -46,14 +44,8 @@ def forwarded(address, topic, **keys):
     keys |= {"kafka": address, "redis": servers.shared_redis().url, "topic": f"{topic}.to"}
     keys |= {"group": topic, "forward": json.dumps([{"topic": topic, "profile": "segment"}])}
     keys["listen"] = "127.0.0.1:0"
-    done = subprocess.run(
-        [sys.executable, "-m", "streameval", "forward"],
-        env=os.environ | {f"STREAMEVAL_{key.upper()}": value for key, value in keys.items()},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    given = {f"STREAMEVAL_{key.upper()}": value for key, value in keys.items()}
+    done = streameval("forward", text=True, **given)
     assert done.returncode == RefusedError.exit_code, done.stderr
     return done.stderr
 

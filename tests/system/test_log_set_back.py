@@ -20,10 +20,9 @@ REFUSED = 2
 PATIENT = {"session_timeout": "30s", "batch_interval": "100ms"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def kafka():
-    with servers.kafka() as server:
-        yield server
+    return servers.mortal_kafka()
 
 
 def read_by(worker, it):

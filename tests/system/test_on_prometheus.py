@@ -9,8 +9,6 @@ import asyncio
 import json
 import random
 import re
-import subprocess
-import sys
 import threading
 import zlib
 from collections import Counter
@@ -25,6 +23,7 @@ import servers
 import service
 import yaml
 from aiokafka import AIOKafkaProducer
+from command_line import streameval
 from test_dashboards import BOARDS, board, each_board, queries_of, variables_of
 from test_forward import Forward
 
@@ -603,10 +602,7 @@ def test_flaggers_bounds_part_better_from_worse(template, experiment, arm, judge
 @each_experiment
 def test_the_command_ends_with_what_the_gate_says(experiment, judged):
     _, workers = judged
-    command = [sys.executable, "-m", "streameval", "experiment", experiment, "--gate"]
-    done = subprocess.run(
-        [*command, "--config", workers[0].config], capture_output=True, text=True, check=False
-    )
+    done = streameval("experiment", experiment, "--gate", "--config", workers[0].config, text=True)
     codes = {"passed": 0, "failed": 1, "open": 4}
     assert done.returncode == codes[EXPECTED[experiment]], done.stdout + done.stderr
 
