@@ -148,7 +148,10 @@ def _is_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310  (always http)
             return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
         return False
 
 

@@ -52,8 +52,10 @@ class _Functions(Functions):  # type: ignore[misc]
         """Return what a text of JSON says; what is no text stays. Raises ValueError."""
         try:
             return msgspec.json.decode(found) if isinstance(found, str) else found
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise ValueError(f"from_json(): {error}") from None
+        except RecursionError:
+            raise ValueError("from_json(): nested too deep") from None
 
 
 _OPTIONS: Final = jmespath.Options(custom_functions=_Functions())
