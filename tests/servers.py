@@ -314,7 +314,9 @@ def _kafka_node(number, port, controllers, cluster_id, changed, probe=_kafka_ans
     java = [*_java(), f"-Dkafka.logs.dir={folder}"]
     data = folder / "data"
     data.mkdir()
-    data.joinpath("bootstrap.checkpoint").write_bytes(_features())
+    for name, content in _features().items():
+        data.joinpath(name).parent.mkdir(exist_ok=True)
+        data.joinpath(name).write_bytes(content)
     identity = {"version": 1, "node.id": number, "cluster.id": cluster_id}
     data.joinpath("meta.properties").write_text(_properties(identity))
     command = [*java, "kafka.Kafka", str(properties)]
@@ -340,7 +342,7 @@ def _java():
 
 @functools.cache
 def _features():
-    """What Kafka writes into an empty folder: the features that a new cluster has."""
+    """What Kafka writes into an empty folder, by path: the features that a new cluster has."""
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder, "server.properties")
         voters = {"process.roles": "controller", "node.id": 1, "log.dirs": f"{folder}/data"}
@@ -350,7 +352,9 @@ def _features():
         config.write_text(_properties(voters))
         command = [*_java(), "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id()]
         subprocess.run([*command, "--config", config], check=True, capture_output=True, timeout=60)
-        return pathlib.Path(folder, "data", "bootstrap.checkpoint").read_bytes()
+        data = pathlib.Path(folder, "data")
+        files = data.rglob("*.checkpoint")  # Kafka 4.4 has it in a folder
+        return {path.relative_to(data): path.read_bytes() for path in files}
 
 
 def _cluster_id():

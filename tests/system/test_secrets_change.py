@@ -8,7 +8,6 @@ import base64
 import contextlib
 import json
 import re
-import subprocess
 import sys
 import time
 
@@ -19,6 +18,12 @@ import redis as redis_client
 import servers
 import service
 from authorities import two_authorities
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 
 from streameval.kafka.consumer import KafkaEventLog
 
@@ -113,16 +118,13 @@ def secure_kafka(protocol, **config):
         yield kafka, {"kafka": f"localhost:{port}", "kafka_security_protocol": protocol}
 
 
-def kafka_configs(kafka, *words):
-    """Run kafka-configs.sh."""
-    command = [
-        programs.need("java"),
-        "-cp",
-        f"{programs.KAFKA_LIBS}/*",
-        "kafka.admin.ConfigCommand",
-    ]
-    command += ["--bootstrap-server", f"127.0.0.1:{kafka.port}", *words]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+def let_in(kafka, user, password):
+    """Give a user of SCRAM a password, from now on."""
+    admin = AdminClient({"bootstrap.servers": kafka.address})
+    form = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
+    change = UserScramCredentialUpsertion(user, form, password.encode())
+    for done in admin.alter_user_scram_credentials([change]).values():
+        done.result(120)
 
 
 def test_a_password_of_kafka_changes(tmp_path):
@@ -135,8 +137,7 @@ def test_a_password_of_kafka_changes(tmp_path):
         "connections.max.reauth.ms": 4_000,
     }
     with secure_kafka("SASL_PLAINTEXT", **config) as (kafka, told):
-        user = ["--alter", "--entity-type", "users", "--entity-name", "worker", "--add-config"]
-        kafka_configs(kafka, *user, "SCRAM-SHA-256=[password=one]")
+        let_in(kafka, "worker", "one")
         secret.write_text("one\n")
         topic = topic_on(kafka)
         told |= {"kafka_sasl_mechanism": "SCRAM-SHA-256", "kafka_username": "worker"}
@@ -147,7 +148,7 @@ def test_a_password_of_kafka_changes(tmp_path):
             service.produce(kafka.port, topic, records(0, 50))
             _, ends = service.read_log(kafka.port, topic, 2)
             service.wait_until_read(redis.url, topic, ends)
-            kafka_configs(kafka, *user, "SCRAM-SHA-256=[password=two]")
+            let_in(kafka, "worker", "two")
             service.wait_for(
                 lambda: "does not let us in" in service.refused(worker, "/readyz"), 60, "its line"
             )
