@@ -175,7 +175,9 @@ def _first_broken_line(file: str) -> str:
             try:
                 if line.strip():
                     _parse(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except RecursionError:
+                return f"line {number}: nested too deep"
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 if (number == 1 and line.lstrip()[:1] == b"[") or line.strip() in {b"{", b"["}:
                     return "no sound JSON Lines: write one object a line (jq -c), as .jsonl"
                 return f"line {number}: {error}"

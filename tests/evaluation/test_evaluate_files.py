@@ -195,6 +195,8 @@ def test_a_broken_file_is_named() -> None:
     write(**{"x.jsonl": '{"list": "u1", "item": "b"}\n{"list": "u1", \n', "x.parquet": "PAR1"})
     assert refused("s.csv", "--labels", "x.jsonl").startswith("x.jsonl: line 2: ")
     assert refused("s.csv", "--labels", "x.parquet").startswith("x.parquet: ")
+    write(**{"deep.jsonl": LINE + "[" * 100_000})
+    assert refused("s.csv", "--labels", "deep.jsonl") == "deep.jsonl: line 2: nested too deep"
     write(**{"x.csv.gz": SLATES})
     assert refused("x.csv.gz", "--labels", "l.csv").startswith("x.csv.gz: ")
 
