@@ -121,6 +121,7 @@ class SnapshotSchedule:
             return
         code = self._following.poll()
         if code is None:
+            self._is_read = False  # the day's figures are there before the checks end
             if not self._is_late and time.time() > self._followed_since + self._interval:
                 self._is_late = True
                 log.warning(
@@ -165,7 +166,7 @@ class SnapshotSchedule:
         return self._read()[1]
 
     def _read(self) -> tuple[list[CheckStatus], DailyStatus | None]:
-        """Read the results that processes of any worker left; again after each of our own.
+        """Read the results that processes of any worker left; again while our own runs, and after.
 
         If they cannot be read, the last known ones stay.
         """

@@ -432,7 +432,7 @@ def test_damaged_results_do_not_end_the_leader(tmp_path, caplog, name, content):
 
 def leave(folder, *, value=0.0):
     """What a leader's process leaves in the folder of a snapshot."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     one = {"name": "drift", "severity": "error", "passed": True, "value": value, "seconds": 1.0}
     one |= {"message": "", "unanswered_since": None}
     day = {"day": "2026-01-31", "fingerprint": "", "users": 1, "rates": []}
@@ -448,6 +448,21 @@ def test_a_worker_that_leads_again_shows_what_others_left_meanwhile(schedule, tm
         for token in tokens:
             schedule.turn(token)
         assert [status.value for status in schedule.results()] == [number]
+
+
+def test_the_day_is_shown_while_the_checks_of_its_snapshot_run(schedule, tmp_path):
+    """They may take long: on a busy machine, or over much."""
+    schedule._settings.checks = schedule._settings.outcomes = "x"
+    folder = tmp_path / time.strftime("%Y%m%dT%H%M%SZ-4", time.gmtime())
+    schedule.turn(4)
+    taken(schedule, folder)
+    assert schedule.daily() is None
+    leave(folder)
+    (folder / "checks.json").unlink()
+    schedule.turn(4)
+    assert schedule.daily().users == 1
+    assert schedule.results() == []
+    assert schedule.running_seconds is not None
 
 
 def test_a_leader_looks_at_snapshots_and_results_without_pyarrow_and_duckdb(tmp_path):
