@@ -29,15 +29,13 @@ from streameval.checks.evidence import readable
 from streameval.core.definition import Definition
 from streameval.core.metrics.daily_positive_rate import METRICS, Reads
 from streameval.core.metrics.entry import UNCUT
-from streameval.files.outcome_files import dataset
+from streameval.files.outcome_days import COPIES, OutcomeDays
 from streameval.files.snapshot_folder import DAILY, Daily, DailyRate, last_daily
 from streameval.files.snapshots import PartFacts, attach, facts_of
 from streameval.files.table_scans import literal
 from streameval.files.tables import connect
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from streameval.config.settings import Settings
 
 # Impressions of which DuckDB's memory holds the distinct users and items.
@@ -62,8 +60,8 @@ def take_daily(settings: Settings, folder: Path) -> Daily | None:
     except InputError:
         found = None  # damaged: computed anew
     if found is None or (found["day"], found["fingerprint"]) != (day, manifest["fingerprint"]):
-        files = dataset(settings.outcomes, definition.dimensions)
-        if not _has_day_before(files, day):
+        files = OutcomeDays(settings.outcomes, definition.dimensions, folder.parent / COPIES)
+        if not files.days or files.days[0] >= day:
             return None
         users, rates = daily_rates(definition, files, day)
         fingerprint = manifest["fingerprint"]
@@ -73,7 +71,7 @@ def take_daily(settings: Settings, folder: Path) -> Daily | None:
 
 
 def daily_rates(
-    definition: Definition, files: pa.dataset.Dataset, day: str
+    definition: Definition, files: OutcomeDays, day: str
 ) -> tuple[int, list[DailyRate]]:
     """Count users with an impression on a day (`2026-01-31`); compute the rates of each kind.
 
@@ -81,7 +79,7 @@ def daily_rates(
     """
     with connect("outcomes") as connection, readable():
         connection.execute("SET enable_external_access = false")
-        connection.register("outcome_files", files)
+        connection.register("outcome_files", files.dataset(day, day))
         counted = "SELECT coalesce(sum(len(items)), 0) FROM outcome_files WHERE dt = ?"
         ((items,),) = connection.execute(counted, [day]).fetchall()
         portions = int(items) // PORTION_ITEMS + 1
@@ -144,7 +142,3 @@ def _last_whole(definition: Definition, parts: Sequence[PartFacts]) -> str | Non
         return None
     number = (min(watermarks) - definition.horizon) // _DAY_MS - 1
     return datetime.fromtimestamp(number * _DAY_MS / 1000, UTC).strftime("%Y-%m-%d")
-
-
-def _has_day_before(files: pa.dataset.Dataset, day: str) -> bool:
-    return any(f"/dt={day}/" > path[path.rfind("/dt=") :] for path in files.files)

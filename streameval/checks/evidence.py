@@ -2,7 +2,7 @@
 
 Tables of the connection, each with the columns of `columns`:
 
-* `slates`: all outcome rows.
+* `slates`: all outcome rows; exists only if they are not in files.
 * `current`: the rows for checks of traffic: the last `period`, and with an earlier snapshot as
   reference only rows that were not final at it.
 * `reference`: the rows to compare `current` with; exists only if `has_reference`.
@@ -14,42 +14,32 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import duckdb
-import pyarrow as pa
 
-from streameval.base.errors import InputError, UnreachableError
+from streameval.base.errors import InputError
 from streameval.base.paths import exists, is_folder
 from streameval.core.definition import Definition
 from streameval.core.events import Event
 from streameval.files.locations import is_uri, on_disk, reaching, redact
-from streameval.files.outcome_files import dataset
+from streameval.files.outcome_days import COPIES, OutcomeDays, unreadable
 from streameval.files.snapshots import MANIFEST, PartFacts, manifest_of
 from streameval.files.table_scans import parquet_scan, quote
 from streameval.files.tables import connect
 
-if TYPE_CHECKING:
-    from pyarrow.dataset import Dataset
-
 REFERENCE_FILES: Final = "reference_files"
 """DuckDB's name for the rows of a reference folder, which its errors quote."""
-_NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
 _ROWS: Final = 10_000
 DAY: Final = 86_400_000
 _FOR_EVER: Final = 2**62
 # A week before the earlier snapshot to compare later rows with: it has every weekday.
 _REFERENCE: Final = 7 * DAY
-_DAYS: Final = re.compile(r"/dt=(\d{4}-\d\d-\d\d)/")
-# Footers of files to read at a time: a store takes tens of milliseconds for each.
-_AT_ONCE: Final = 8
 
 
 def columns(dimensions: Sequence[str], arm: str | None) -> str:
@@ -63,10 +53,6 @@ def columns(dimensions: Sequence[str], arm: str | None) -> str:
         f""" segment, {values[arm] if arm is not None else "''"} AS arm, epoch_ms(time) AS ms,"""
         " items, positions, ranks, shown, scores, propensities, gains, feedback, fallback"
     )
-
-
-class UnreadableError(InputError):
-    """The outcome files cannot be read, and every check needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +148,9 @@ class Evidence:
 
     `arm` names the dimension whose values are compared; None: no dimension.
     `earlier` is the reference if that is a snapshot.
-    `other_files`: the reference is another folder and not earlier rows. `days`: the days
-    (`2026-01-31`) that have files, in order; None if rows are not in files. `memory`: data that
-    checks hand on from run to run, by name. `user` gives the name of a user in a pseudonymous
-    snapshot. `users_expire`: counters of silent users expire.
+    `other_files`: the reference is another folder and not earlier rows. `files`: None if rows are
+    not in files. `memory`: data that checks hand on from run to run, by name. `user` gives the name
+    of a user in a pseudonymous snapshot. `users_expire`: counters of silent users expire.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -174,7 +159,7 @@ class Evidence:
     arm: str | None = None
     has_reference: bool = False
     other_files: bool = False
-    days: Sequence[str] | None = None
+    files: OutcomeDays | None = None
     memory: dict[str, bytes] = field(default_factory=dict)
     snapshot: Snapshot | None = None
     earlier: Snapshot | None = None
@@ -197,19 +182,22 @@ class Evidence:
         It opens only the files of those days, and within one day only the files of those hours.
         """
         chosen = f"ms >= {begin} AND ms < {end}"
-        if self.days is None:
+        if self.files is None:
             return f"(SELECT * FROM slates WHERE {chosen})"  # noqa: S608  # numbers
         first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (begin, end - 1))
-        days = f"dt >= '{first:%Y-%m-%d}' AND dt <= '{last:%Y-%m-%d}'"
+        name = f"outcome_files_{first:%Y%m%d}_{last:%Y%m%d}"
+        self.connection.register(name, self.files.dataset(f"{first:%Y-%m-%d}", f"{last:%Y-%m-%d}"))
+        hours = "true"
         if first.date() == last.date():
-            days += f" AND hour >= '{first:%H}' AND hour <= '{last:%H}'"
-        files = f"(SELECT {self.columns} FROM outcome_files WHERE {days})"  # noqa: S608  # ours
+            hours = f"hour >= '{first:%H}' AND hour <= '{last:%H}'"
+        files = f"(SELECT {self.columns} FROM {name} WHERE {hours})"  # noqa: S608  # ours
         return f"(SELECT * FROM {files} WHERE {chosen})"  # noqa: S608  # ours
 
     def bounds(self) -> tuple[int, int] | None:
         """Return the times (ms) of the oldest and the newest row; None without rows."""
-        low = self._extreme("min", self.days)
-        high = self._extreme("max", None if self.days is None else self.days[::-1])
+        days = None if self.files is None else self.files.days
+        low = self._extreme("min", days)
+        high = self._extreme("max", None if days is None else days[::-1])
         return None if low is None or high is None else (low, high)
 
     def _extreme(self, which: str, days: Sequence[str] | None) -> int | None:
@@ -243,26 +231,29 @@ def gather(
     user: Callable[[str], str] | None = None,
     users_expire: bool = False,
     memory: dict[str, bytes] | None = None,
-    newest_days: int | None = None,
     arm: str | None = None,
+    copies: Path | None = None,
 ) -> Iterator[Evidence]:
     """Open the evidence of checks until the block ends.
 
     `reference` is an earlier snapshot, or a folder or URI of outcome files to compare with.
     `period` (ms) bounds `current` to the time before the newest row. `recorded` finds the log for
-    `snapshot` and a given earlier one. `newest_days`: look at the columns of the files of so many
-    days before reading them; None: of all files. Raises `InputError`, `UnreachableError`.
+    `snapshot` and a given earlier one. `copies` is a folder for the hours that have many files
+    (see `outcome_days`); without it they are copied for this block alone. Raises `InputError`,
+    `UnreachableError`.
     """
-    wanted = "the folder of the outcome files (dt=…)"
-    source = outcome_files(outcomes, definition, "outcomes", wanted, newest_days)
-    earlier, others = _open_reference(reference, definition)
-    later = None if snapshot is None else read_snapshot(snapshot)
-    recording: Recorded = no_recording
-    if later is not None and recorded is not None:
-        recording = recorded(later, earlier)
     with connect("outcomes") as connection:
+        if copies is None:
+            (folder,) = connection.execute("SELECT current_setting('temp_directory')").fetchone()
+            copies = Path(folder, COPIES)
         connection.execute("SET enable_external_access = false")
-        connection.register("outcome_files", source)
+        wanted = "the folder of the outcome files (dt=…)"
+        files = outcome_days(outcomes, definition, copies, "outcomes", wanted)
+        earlier, others = _open_reference(reference, definition, copies)
+        later = None if snapshot is None else read_snapshot(snapshot)
+        recording: Recorded = no_recording
+        if later is not None and recorded is not None:
+            recording = recorded(later, earlier)
         evidence = Evidence(
             connection,
             definition,
@@ -270,7 +261,7 @@ def gather(
             arm,
             has_reference=reference is not None,
             other_files=others is not None,
-            days=days_of(source),
+            files=files,
             memory={} if memory is None else memory,
             snapshot=later,
             earlier=earlier,
@@ -278,70 +269,42 @@ def gather(
             user=user,
             users_expire=users_expire,
         )
-        connection.execute(
-            f"CREATE VIEW slates AS SELECT {evidence.columns} FROM outcome_files"  # noqa: S608
-        )
         with readable():
             _split(evidence, earlier, others, period)
         yield evidence
 
 
 def _open_reference(
-    reference: Path | str | None, definition: Definition
-) -> tuple[Snapshot | None, Dataset | None]:
+    reference: Path | str | None, definition: Definition, copies: Path
+) -> tuple[Snapshot | None, OutcomeDays | None]:
     """Open a reference: an earlier snapshot, or else other outcome files."""
     earlier = None if reference is None else _earlier(reference)
     if reference is None or earlier is not None:
         return earlier, None
     wanted = "a snapshot, or a folder of outcome files (dt=…)"
-    others = outcome_files(str(reference), definition, "reference", wanted)
-    if not others.files:
+    others = outcome_days(str(reference), definition, copies, "reference", wanted)
+    if not others.days:
         raise InputError(f"{redact(str(reference))} holds neither a snapshot nor outcome files")
     return None, others
-
-
-def days_of(source: Dataset) -> list[str]:
-    """List the days (`2026-01-31`) that have outcome files, in order."""
-    return sorted({found[1] for path in source.files if (found := _DAYS.search(path))})
 
 
 def _day(name: str) -> int:
     return round(datetime.fromisoformat(name).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def outcome_files(
-    root: str, definition: Definition, subject: str, wanted: str, newest_days: int | None = None
-) -> Dataset:
+def outcome_days(
+    root: str, definition: Definition, copies: Path, subject: str, wanted: str
+) -> OutcomeDays:
     """Find the outcome files below a folder or URI; `subject` begins each message.
 
-    Raises `InputError` unless the path is a folder, and for a file of another shape among all
-    files, or among the files of the newest days.
+    Raises `InputError` unless the path is a folder.
     """
     name = on_disk(root)
     with reaching(name, f"{subject}: "):
         if not is_uri(name) and not is_folder(name):
             what = "is a file" if exists(name) else "no such folder"
             raise InputError(f"{subject}: {name}: {what}: give {wanted}")
-    source = dataset(root, definition.dimensions, subject)
-    days = days_of(source)
-    chosen = days[-newest_days:] if newest_days is not None else days
-    first = chosen[0] if chosen else ""
-    fragments = [one for one in source.get_fragments() if _DAYS.findall(one.path)[-1:] >= [first]]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for fragment, known in zip(fragments, pool.map(_columns, fragments), strict=True):
-            for column in _NEEDED:
-                if column not in known:
-                    path = fragment.path
-                    raise InputError(f"{subject}: {path}: no column {column}: not an outcome file")
-    return source
-
-
-def _columns(fragment: Any) -> Sequence[str]:
-    try:
-        known: Sequence[str] = fragment.physical_schema.names
-    except (pa.ArrowException, OSError):
-        return _NEEDED  # `readable` describes a damaged file
-    return known
+    return OutcomeDays(root, definition.dimensions, copies, subject)
 
 
 def _earlier(reference: Path | str) -> Snapshot | None:
@@ -360,9 +323,8 @@ def readable() -> Iterator[None]:
         yield
     except duckdb.InvalidInputException as error:
         said = str(error).splitlines()[0]
-        wrong = UnreachableError if "IOError" in said else UnreadableError
         subject = "reference" if REFERENCE_FILES in said else "outcomes"
-        raise wrong(f"{subject}: a file cannot be read ({said})") from error
+        raise unreadable(subject, said, is_away="IOError" in said) from error
 
 
 def read_snapshot(path: Path) -> Snapshot:
@@ -386,7 +348,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _split(
-    evidence: Evidence, earlier: Snapshot | None, others: Dataset | None, period: int | None
+    evidence: Evidence, earlier: Snapshot | None, others: OutcomeDays | None, period: int | None
 ) -> None:
     """Make the views `current` and `reference`."""
     connection, final = evidence.connection, _final_until(evidence, earlier)
@@ -402,7 +364,7 @@ def _split(
         if later is not None and later.watermarks.keys() <= final.keys():
             low = min(final.values(), default=0)
     elif others is not None:
-        connection.register(REFERENCE_FILES, others)
+        connection.register(REFERENCE_FILES, others.dataset(others.days[0], others.days[-1]))
         connection.execute(
             f"CREATE VIEW reference AS SELECT {evidence.columns} FROM {REFERENCE_FILES}"  # noqa: S608
         )

@@ -10,9 +10,10 @@ import duckdb
 
 from streameval.base.errors import InputError
 from streameval.checks.catalogue import CHECKS
-from streameval.checks.evidence import Evidence, UnreadableError, readable
+from streameval.checks.evidence import Evidence, readable
 from streameval.checks.result import Check, CheckSettings, Found, Result
 from streameval.checks.specification import Specification
+from streameval.files.outcome_days import UnreadableError
 
 
 def run(

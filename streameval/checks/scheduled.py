@@ -20,6 +20,7 @@ from streameval.checks.result import Result
 from streameval.checks.run import document, run
 from streameval.checks.specification import arm_of, load
 from streameval.files.locations import reaching
+from streameval.files.outcome_days import COPIES
 from streameval.files.outcome_files import user_name
 from streameval.files.snapshot_folder import CHECKS, earlier_than, last_results, taken_at
 from streameval.files.snapshots import attach
@@ -55,7 +56,7 @@ def check_snapshot(settings: Settings, folder: Path) -> list[Result]:
         user=user_name(settings),
         users_expire=settings.user_ttl is not None,
         memory=memory,
-        newest_days=2,  # the others were looked at when they were new
+        copies=folder.parent / COPIES,
     ) as evidence:
         results = list(run(evidence, specification))
     for name, content in memory.items():

@@ -185,36 +185,36 @@ def user_name(settings: Settings) -> Callable[[str], str] | None:
     return None if key is None else pseudonyms(key.get_secret_value().encode())
 
 
-def dataset(
-    root: str, dimensions: Sequence[str] | None = None, subject: str = "outcomes"
-) -> Dataset:
+def dataset(root: str, dimensions: Sequence[str] | None = None) -> Dataset:
     """All visible rows below `root` (a folder or URI), with `dt` and `hour` as columns.
 
     A file without one of the `dimensions` has null for it; without `dimensions` the newest file has
-    them. `subject` begins the line of an error. Raises `InputError` for a URI of no
-    file system, `UnreachableError`.
+    them. Raises `InputError` for a URI of no file system, `UnreachableError`.
     """
-    # Not with this module: it imports pandas where that is installed, for most of a second.
-    from pyarrow import dataset as datasets
-
-    with reaching(root, f"{subject}: "):
+    with reaching(root, "outcomes: "):
         location = open_location(root)
         names = visible(location)
         if not names:
             require_bucket(location)
         if dimensions is None:
             dimensions = _dimensions_of(names[-1:], location.files)
-        hours = [pa.field(name, pa.string()) for name in ("dt", "hour")]
-        return datasets.dataset(
-            names,
-            pa.schema([*schema_of(dimensions), *hours]),
-            format="parquet",
-            filesystem=location.files,
-            partitioning=datasets.partitioning(
-                pa.schema([("dt", pa.string()), ("hour", pa.string())]), flavor="hive"
-            ),
-            partition_base_dir=location.path,
-        )
+        return opened(names, location, dimensions)
+
+
+def opened(names: Sequence[str], location: Location, dimensions: Sequence[str]) -> Dataset:
+    """Open files below a folder as rows with a column for each dimension, and `dt` and `hour`."""
+    # Not with this module: it imports pandas where that is installed, for most of a second.
+    from pyarrow import dataset as datasets
+
+    hours = pa.schema([pa.field(name, pa.string()) for name in ("dt", "hour")])
+    return datasets.dataset(
+        list(names),
+        pa.schema([*schema_of(dimensions), *hours]),
+        format="parquet",
+        filesystem=location.files,
+        partitioning=datasets.partitioning(hours, flavor="hive"),
+        partition_base_dir=location.path,
+    )
 
 
 def dataset_of(names: Sequence[str]) -> Dataset:

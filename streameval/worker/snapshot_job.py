@@ -237,9 +237,11 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
 
 
 def _followers(settings: Settings, token: int, folder: Path) -> int:
-    """Do the work that follows a snapshot; then remove the old snapshots it kept."""
+    """Do the work that follows a snapshot; then remove the old snapshots and copies it kept."""
+    from streameval.files.outcome_days import COPIES, discard_unused
     from streameval.files.snapshots import retire_old
 
+    begun = time.time()
     if settings.outcomes is not None:
         _without_crossed(settings, token)
         _daily(settings, folder)
@@ -247,6 +249,7 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
         _check(settings, folder)
     try:
         retire_old(settings)
+        discard_unused(folder.parent / COPIES, begun)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
     _remove_old(settings)

@@ -239,7 +239,7 @@ def test_files_of_days_that_were_summed_up_before_are_not_opened(tmp_path):
     service, memory = two_weeks(tmp_path), {}
     since = {"split": {"A": 1, "B": 1}, "since": "2023-11-16T00:00:00Z"}
     given = {"sample_ratio": since, "period": "24h", "metric_regression": {}, "logged_scores": {}}
-    changes = {"reference": None, "memory": memory, "newest_days": 2}
+    changes = {"reference": None, "memory": memory}
     before = results(service, given, **changes)
     assert before["sample_ratio"].passed
     for day in ("2023-11-14", "2023-11-15"):
@@ -327,7 +327,6 @@ def test_a_fresh_deployment_at_the_defaults_fails_no_check_for_two_hours(tmp_pat
             reference=looks[0] if number else None,
             recorded=service.log(),
             memory=memory,
-            newest_days=2,
         ) as evidence:
             found = {one.name: one for one in run.run(evidence, specification.load(None))}
         assert failures(found) == set(), number

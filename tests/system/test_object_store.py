@@ -26,8 +26,9 @@ from streameval.checks.evidence import gather
 from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.outcome import Span
-from streameval.files import locations
+from streameval.files import locations, outcome_days
 from streameval.files.locations import redact
+from streameval.files.outcome_days import OutcomeDays
 from streameval.files.outcome_files import OutcomeFolder, dataset
 
 pytestmark = [pytest.mark.servers]
@@ -309,6 +310,22 @@ def test_the_windows_are_recomputed_from_a_store(bucket, moved):
     (removed, *_) = bucket.names("outcomes")
     bucket.files("").delete_file(f"{bucket.name}/outcomes/{removed}")
     assert name in failures(results(moved, reference=None))
+
+
+def test_an_hour_of_a_store_is_copied_to_this_disk(bucket, moved, tmp_path, monkeypatch):
+    def rows(source):
+        return sorted(map(repr, source.to_table().to_pylist()))
+
+    monkeypatch.setattr(outcome_days, "FEW", 0)
+    days = OutcomeDays(bucket.uri("outcomes"), DIMENSIONS, tmp_path)
+    found = rows(days.dataset(days.days[0], days.days[-1]))
+    assert found == rows(dataset(bucket.uri("outcomes"), DIMENSIONS))
+    assert any(tmp_path.rglob("*.parquet"))
+    (removed, *_) = bucket.names("outcomes")
+    bucket.files("").delete_file(f"{bucket.name}/outcomes/{removed}")
+    again = OutcomeDays(bucket.uri("outcomes"), DIMENSIONS, tmp_path)
+    fewer = rows(again.dataset(days.days[0], days.days[-1]))
+    assert len(fewer) < len(found)
 
 
 def test_a_file_that_goes_while_it_is_read_is_one_line(bucket, folder, path):

@@ -15,7 +15,7 @@ from streameval.base.errors import ConfigError
 from streameval.checks.daily_rate import daily_rates, take_daily
 from streameval.core.definition import Positive
 from streameval.core.events import FeedbackEvent
-from streameval.files.outcome_files import dataset
+from streameval.files.outcome_days import OutcomeDays
 from streameval.files.snapshot_folder import DAILY
 from streameval.worker import snapshot_job
 from streameval.worker.snapshot_job import SnapshotSchedule
@@ -72,7 +72,8 @@ def settings_of(service, **changes):
 
 
 def rates_of(service, day="2023-11-15"):
-    users, rates = daily_rates(service.definition, dataset(str(service.outcomes)), day)
+    files = OutcomeDays(str(service.outcomes), (), service.root / "copies")
+    users, rates = daily_rates(service.definition, files, day)
     return {row.pop("feedback"): row for row in rates} | {"users": users}
 
 
