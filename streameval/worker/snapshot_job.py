@@ -245,11 +245,11 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
     if settings.outcomes is not None:
         _without_crossed(settings, token)
         _daily(settings, folder)
-    if settings.checks is not None:
-        _check(settings, folder)
+    is_through = settings.checks is None or _check(settings, folder)
     try:
         retire_old(settings)
-        discard_unused(folder.parent / COPIES, begun)
+        if is_through:  # else they are wanted again
+            discard_unused(folder.parent / COPIES, begun)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
     _remove_old(settings)
@@ -302,18 +302,19 @@ def _daily(settings: Settings, folder: Path) -> None:
         log.warning("no daily positive rate: %s", error)
 
 
-def _check(settings: Settings, folder: Path) -> None:
-    """Run the checks; errors are only logged, as in `_daily`."""
+def _check(settings: Settings, folder: Path) -> bool:
+    """Run the checks, and tell whether they ran; errors are only logged, as in `_daily`."""
     from streameval.checks.scheduled import check_snapshot, failures
 
     try:
         results = check_snapshot(settings, folder)
     except StreamevalError as error:
         log.warning("no checks: %s", error)
-        return
+        return False
     for result in failures(results):
         log.warning("check %s failed: %s", result.name, result.message)
     log.info("%d checks ran", len(results))
+    return True
 
 
 def _last_results(settings: Settings) -> list[CheckStatus]:

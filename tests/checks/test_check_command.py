@@ -1,6 +1,7 @@
 """Checks from outside: the command, and on the leader's schedule."""
 
 import json
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -21,6 +22,7 @@ from streameval.checks.catalogue import CHECKS
 from streameval.checks.scheduled import check_snapshot, reference_for
 from streameval.cli.app import app
 from streameval.config.settings import Settings
+from streameval.files import outcome_days
 from streameval.files.outcome_files import table
 from streameval.files.snapshot_folder import CHECKS as CHECKS_FILE
 from streameval.worker import snapshot_job
@@ -342,3 +344,19 @@ def test_what_goes_wrong_with_checks_is_said_and_the_snapshot_stays_good(service
     assert lines[1] == f"{len(CHECKS)} checks ran"
     assert lines[2].startswith("no checks: outcomes: name the folder")
     assert len(lines) == 3
+
+
+def test_copies_stay_until_checks_ran_that_do_not_use_them(service, tmp_path, monkeypatch):
+    monkeypatch.setattr(outcome_days, "FEW", 0)
+    settings, _, later = scheduled(service, tmp_path)
+    copies = later.parent / outcome_days.COPIES
+    unused = copies / "dt=2023-11-14" / "hour=00" / "unused.parquet"
+    unused.parent.mkdir(parents=True)
+    unused.touch()
+    os.utime(unused, (0, 0))
+    away = settings.model_copy(update={"outcomes": str(tmp_path / "away")})
+    assert snapshot_job._followers(away, 1, later) == 0
+    assert list(copies.rglob("*.parquet")) == [unused]
+    assert snapshot_job._followers(settings, 1, later) == 0
+    assert not unused.parent.exists()
+    assert len(list(copies.rglob("*.parquet"))) > 1
