@@ -19,7 +19,7 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -111,15 +111,26 @@ class OutcomeDays:
         few = [info.path for infos in hours.values() if len(infos) <= FEW for info in infos]
         self._require_columns(few)
         found = [opened(few, self._location, self._dimensions)] if few else []
-        copies = [self._copy(*each) for each in hours.items() if len(each[1]) > FEW]
+        copies = [self.copy(infos) for infos in hours.values() if len(infos) > FEW]
         if copies:
             found.append(opened(copies, self._copies, self._dimensions))
         return found
 
-    def _copy(self, hour: str, infos: Sequence[fs.FileInfo]) -> str:
-        """Name the copy of all files of an hour; it is written where it is not there."""
+    def copy(
+        self,
+        infos: Sequence[fs.FileInfo],
+        chosen: Callable[[], Sequence[str]] | None = None,
+        by: str = "",
+    ) -> str:
+        """Name the copy of files of one hour; it is written where it is not there.
+
+        `chosen` finds those of their paths that are wanted, and `by` says how it chooses. Raises as
+        `dataset`.
+        """
+        names = [info.path for info in infos]
+        hour = names[0].removeprefix(f"{self._location.path}/").rpartition("/")[0]
         of = [(info.path, info.size, info.mtime_ns) for info in infos]
-        known = repr((self._root, self._dimensions, of)).encode()
+        known = repr((self._root, self._dimensions, by, of)).encode()
         path = Path(self._copies.path, hour) / f"{hashlib.sha256(known).hexdigest()}.parquet"
         now = time.time()
         with reaching(str(path)):
@@ -127,7 +138,7 @@ class OutcomeDays:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 passing = path.with_name(f"_{os.getpid()}-{path.name}")
                 try:
-                    self._write(passing, [info.path for info in infos])
+                    self._write(passing, names if chosen is None else chosen())
                     passing.rename(path)
                 finally:
                     passing.unlink(missing_ok=True)

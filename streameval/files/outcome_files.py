@@ -278,8 +278,7 @@ class OutcomeFolder:
     ) -> None:
         self.root, self._owner, self._user = root, dict(owner), user
         self._dimensions = tuple(dimensions)
-        about = {**about, "pseudonymous": user is not None}
-        self._metadata = {"streameval": json.dumps(about, sort_keys=True)}
+        self.about = json.dumps({**about, "pseudonymous": user is not None}, sort_keys=True)
 
     @cached_property
     def _location(self) -> Location:
@@ -317,7 +316,7 @@ class OutcomeFolder:
                 columns = table(span.partition, members, self._dimensions, self._user)
                 path = f"{folder}/{span.name}.parquet"
                 pa.parquet.write_table(
-                    columns.replace_schema_metadata(self._metadata),
+                    columns.replace_schema_metadata({"streameval": self.about}),
                     path,
                     filesystem=self._files,
                     compression="zstd",
@@ -400,21 +399,21 @@ class OutcomeFolder:
             found = [begin_of(path) for path in self._hours(_hour(begin))]
         return sorted((hour for hour in found if hour < end), reverse=True)
 
-    def names(self, partition: int, hour: int, end: int | None = None) -> list[str]:
-        """Name the visible files of a partition in the hour that begins at `hour` (ms).
+    def named(self, partition: int, hour: int, end: int | None = None) -> dict[str, fs.FileInfo]:
+        """Find the visible files of a partition in the hour that begins at `hour` (ms), by name.
 
         `end` is the offset of the last checkpoint whose rows are wanted; None: of any.
         """
         folder = _hour(hour)
         with self._reaching():
-            below = [info.base_name for info in list_folder(self._files, f"{self._base}/{folder}")]
-        return [
-            join(self.root, f"{folder}/{name}")
-            for name in below
-            if (span := Span.parse(name)) is not None
+            below = list_folder(self._files, f"{self._base}/{folder}")
+        return {
+            join(self.root, f"{folder}/{info.base_name}"): info
+            for info in below
+            if (span := Span.parse(info.base_name)) is not None
             and span.partition == partition
             and (end is None or span.end <= end)
-        ]
+        }
 
     def within(self, begin: int, end: int) -> Iterator[str]:
         """Name the visible files of all hours from `begin` to `end` (ms), newest first."""
@@ -439,7 +438,7 @@ class OutcomeFolder:
             wrong = UnreachableError if is_uri(name) else InputError
             raise wrong(f"{redact(name)}: {first_line(error, name)}") from error
         theirs = json.loads((schema.metadata or {}).get(b"streameval", "{}"))
-        ours = json.loads(self._metadata["streameval"])
+        ours = json.loads(self.about)
         alike = theirs.get("pseudonymous") is ours["pseudonymous"]
         same = theirs.get("definition") == ours.get("definition")
         named = alike and not (by_ids and ours["pseudonymous"])

@@ -59,7 +59,7 @@ class ExperimentFill:
         """Fill a gap as far back as files reach; stop where the partition has gone."""
         name, number = gap.experiment.name, partition.number
         for hour in await persist_in_thread(self._files.hours, gap.begin, gap.end):
-            files = await persist_in_thread(self._files.names, number, hour)
+            files = list(await persist_in_thread(self._files.named, number, hour))
             try:
                 found = await persist(partial(self._read, files, gap))
             except InputError as error:

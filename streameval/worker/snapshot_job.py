@@ -242,13 +242,14 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
     from streameval.files.snapshots import retire_old
 
     begun = time.time()
+    went_through = []
     if settings.outcomes is not None:
-        _without_crossed(settings, token)
-        _daily(settings, folder)
-    is_through = settings.checks is None or _check(settings, folder)
+        went_through += [_without_crossed(settings, token), _daily(settings, folder)]
+    if settings.checks is not None:
+        went_through.append(_check(settings, folder))
     try:
         retire_old(settings)
-        if is_through:  # else they are wanted again
+        if all(went_through):  # else the next run wants copies that this one did not use
             discard_unused(folder.parent / COPIES, begun)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
@@ -282,7 +283,7 @@ def needed_from(settings: Settings, now: int) -> int:
     return min(now - settings.outcome_keep, needed - definition.horizon)
 
 
-def _without_crossed(settings: Settings, token: int) -> None:
+def _without_crossed(settings: Settings, token: int) -> bool:
     """Report figures without crossed users; errors are only logged, as in `_daily`."""
     from streameval.worker.without_crossed import report_without_crossed
 
@@ -290,20 +291,27 @@ def _without_crossed(settings: Settings, token: int) -> None:
         asyncio.run(report_without_crossed(settings, token))
     except StreamevalError as error:
         log.warning("no figures without crossed users: %s", error)
+        return False
+    return True
 
 
-def _daily(settings: Settings, folder: Path) -> None:
-    """Compute the daily rate; errors are only logged, since the snapshot is good without it."""
+def _daily(settings: Settings, folder: Path) -> bool:
+    """Compute the daily rate, and tell whether it went through.
+
+    Errors are only logged, since the snapshot is good without it.
+    """
     from streameval.checks.daily_rate import take_daily
 
     try:
         take_daily(settings, folder)
     except StreamevalError as error:
         log.warning("no daily positive rate: %s", error)
+        return False
+    return True
 
 
 def _check(settings: Settings, folder: Path) -> bool:
-    """Run the checks, and tell whether they ran; errors are only logged, as in `_daily`."""
+    """Run the checks; errors are only logged, as in `_daily`."""
     from streameval.checks.scheduled import check_snapshot, failures
 
     try:

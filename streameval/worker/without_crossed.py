@@ -27,6 +27,7 @@ from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.evaluation.arms import arm_batches, rows_of_arms, sums_of_users
 from streameval.experiments.scorecard import Row, scorecard
 from streameval.files.group_store import opened_store
+from streameval.files.outcome_days import COPIES, FEW, OutcomeDays
 from streameval.files.outcome_files import OutcomeFolder, user_name
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import WITHOUT_CROSSED, report_of
@@ -69,8 +70,9 @@ async def report_without_crossed(settings: Settings, token: int) -> None:
     """
     definition, files = settings.definition(), open_files(settings)
     wanted = [one for one in definition.experiments if one.crossed_users == "leave_out"]
-    if not wanted or files is None:
+    if not wanted or files is None or settings.snapshots is None:
         return
+    days = OutcomeDays(files.root, definition.labels, settings.snapshots / COPIES)
     store, count = await opened_store(settings)
     try:
         now = round(time.time() * 1000)
@@ -81,7 +83,7 @@ async def report_without_crossed(settings: Settings, token: int) -> None:
             try:
                 _require_all_users(one, settings.user_ttl, now)
                 name = user_name(settings)
-                rows[one.key] = figures(definition, one, parts[one.key], files, name)
+                rows[one.key] = figures(definition, one, parts[one.key], files, days, name=name)
             except InputError as error:
                 notes[one.key] = [f"No figures without crossed users: {error}."]
         lasts = max(REPORT_TTL_MS, 2 * settings.snapshot_interval)
@@ -125,18 +127,23 @@ def figures(
     experiment: Experiment,
     parts: Sequence[Part],
     files: OutcomeFolder,
+    days: OutcomeDays,
+    *,
     name: Callable[[str], str] | None = None,
 ) -> list[Row]:
     """Compare the named metrics of an experiment without the users of several arms.
 
-    `name` is the pseudonym of a user in files. Raises `InputError` where the files do not have all
-    slates of the sums.
+    `days` has the same files, and `name` is the pseudonym of a user in them. Raises `InputError`
+    where the files do not have all slates of the sums.
     """
     sums, users = ArmSums(experiment), ArmUsers()
     left_out = 0
     for part in parts:
         crossed, key = part.crossed, part.sums.users_key
-        sums.merge(_without(part, crossed, files, definition, name) if crossed else part.sums)
+        kept = part.sums
+        if crossed:
+            kept = _without(part, crossed, files, days, definition=definition, name=name)
+        sums.merge(kept)
         counts = part.users.counts.get(key, ArmUsers())
         users.add(counts.without_crossed(crossed.items()))
         left_out += len(crossed)
@@ -153,6 +160,8 @@ def _without(
     part: Part,
     crossed: Mapping[str, object],
     files: OutcomeFolder,
+    days: OutcomeDays,
+    *,
     definition: Definition,
     name: Callable[[str], str] | None,
 ) -> ArmSums:
@@ -161,7 +170,7 @@ def _without(
             break
         time.sleep(1)
     ids = {user if name is None else name(user): user for user in crossed}
-    rows = _Rows(part, files, ids)
+    rows = _Rows(part, files, days, ids)
     gone = sums_of_users(rows, definition, part.sums, crossed, part.sums.experiment.arm)
     if rows.slates != part.sums.with_arm:
         raise InputError(
@@ -181,6 +190,7 @@ class _Rows:
 
     part: Part
     files: OutcomeFolder
+    days: OutcomeDays
     ids: Mapping[str, str]
     slates: int = 0
 
@@ -196,12 +206,23 @@ class _Rows:
             )
 
     def _names(self) -> Iterator[str]:
-        sums, files, number = self.part.sums, self.files, self.part.partition
+        sums = self.part.sums
         begin = sums.earliest or 0
-        for hour in files.hours(begin, sums.experiment.until or MAX_TS):
-            for path in files.names(number, hour, end=self.part.offset):
-                if files.fits(path, sums.experiment.arm, by_ids=False):
-                    yield path
+        for hour in self.files.hours(begin, sums.experiment.until or MAX_TS):
+            yield from self._files_of(hour)
+
+    def _files_of(self, hour: int) -> list[str]:
+        """Name the files to read for an hour: those that fit, or a copy of them if it has many."""
+        arm = self.part.sums.experiment.arm
+        found = self.files.named(self.part.partition, hour, end=self.part.offset)
+
+        def fitting() -> list[str]:
+            return [name for name in found if self.files.fits(name, arm, by_ids=False)]
+
+        if len(found) <= FEW:
+            return fitting()
+        infos, by = list(found.values()), f"{arm} {self.files.about}"
+        return [self.days.copy(infos, lambda: [found[name].path for name in fitting()], by)]
 
 
 def _require_all_users(experiment: Experiment, ttl: int | None, now: int) -> None:

@@ -18,6 +18,7 @@ from streameval.evaluation.arm_comparison import compare_arms
 from streameval.evaluation.arms import read_arms
 from streameval.experiments.scorecard import scorecard
 from streameval.experiments.words import remarks
+from streameval.files.outcome_days import OutcomeDays
 from streameval.files.outcome_files import OutcomeFolder, pseudonyms
 from streameval.store.scorecards import ScorecardReader
 from streameval.worker import without_crossed
@@ -47,7 +48,9 @@ class Store(Topic):
     def figures(self, files=None, name=None):
         found = asyncio.run(parts_of(self, self.definition, range(len(self.arms))))
         mine = found[self.experiment.key]
-        return figures(self.definition, self.experiment, mine, files or self.service.folder, name)
+        files = files or self.service.folder
+        days = OutcomeDays(files.root, self.definition.labels, self.service.root / "copies")
+        return figures(self.definition, self.experiment, mine, files, days, name=name)
 
 
 class Reported(Store):
@@ -107,12 +110,38 @@ def test_figures_are_those_of_compare_to_the_bit_whatever_comes_after_a_checkpoi
     }
 
 
+def test_figures_are_the_same_from_copies_of_hours(tmp_path, monkeypatch):
+    topic = Store(tmp_path / "service")
+    before, after = some_events(9)
+    topic.take(before)
+    topic.checkpoint()
+    plain = topic.figures()
+    monkeypatch.setattr(without_crossed, "FEW", 0)
+    assert topic.figures() == plain
+    copies = set((topic.service.root / "copies").rglob("*.parquet"))
+    assert copies
+    fits = topic.service.folder.fits
+    monkeypatch.setattr(topic.service.folder, "fits", pytest.fail)
+    assert topic.figures() == plain, "the small files are not opened again"
+    monkeypatch.setattr(topic.service.folder, "fits", fits)
+    topic.take(after)
+    topic.checkpoint()
+    assert {row["metric"]: row["value"] for row in topic.figures()} == {
+        row["metric"]: row["value"] for row in compared(topic)[0]
+    }
+    other = OutcomeFolder(
+        topic.service.folder.root, {}, {"definition": {"ks": [7]}}, topic.definition.dimensions
+    )
+    with pytest.raises(InputError, match=r"outcome files of partition \d have 0 of the"):
+        topic.figures(other)
+
+
 def test_the_leader_reports_figures_or_why_there_are_none(tmp_path, monkeypatch):
     topic = Reported(tmp_path / "service")
     topic.take(some_events(4)[0])
     topic.checkpoint()
     values = {"definition": lambda: topic.definition, "pseudonymize": None, "user_ttl": None}
-    settings = SimpleNamespace(snapshot_interval=900_000, **values)
+    settings = SimpleNamespace(snapshot_interval=900_000, snapshots=tmp_path / "s", **values)
 
     async def opened(_):
         return topic, len(topic.arms)
