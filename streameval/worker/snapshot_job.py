@@ -26,18 +26,25 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from streameval.base.errors import StreamevalError, UnreachableError
 from streameval.base.extras import EXTRAS, install, is_installed
+from streameval.base.paths import exists
 from streameval.config import logs
 from streameval.files.locations import end_process
-from streameval.files.snapshot_folder import claim, last_daily, last_results, snapshots, taken_at
+from streameval.files.snapshot_folder import (
+    DAILY,
+    claim,
+    last_daily,
+    last_results,
+    snapshots,
+    taken_at,
+)
 from streameval.web.status import CheckStatus, DailyStatus
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from streameval.config.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -72,10 +79,12 @@ class SnapshotSchedule:
                 install(EXTRAS["duckdb"]),
             )
         self._process: Process | None = None
-        # The process after a snapshot: since when it runs, and whether the newest waits for one.
+        # The process after a snapshot: of which one, since when it runs, whether it has left the
+        # day's figures, and whether the newest waits for one.
         self._following: Process | None = None
+        self._followed = Path()
         self._followed_since = 0.0
-        self._is_waiting = self._is_late = False
+        self._has_day = self._is_waiting = self._is_late = False
         self._token: int | None = None
         self._left: tuple[list[CheckStatus], DailyStatus | None] = [], None
         self._is_read = False
@@ -121,7 +130,7 @@ class SnapshotSchedule:
             return
         code = self._following.poll()
         if code is None:
-            self._is_read = False  # the day's figures are there before the checks end
+            self._look_for_day()
             if not self._is_late and time.time() > self._followed_since + self._interval:
                 self._is_late = True
                 log.warning(
@@ -134,13 +143,20 @@ class SnapshotSchedule:
             log.warning("the checks failed (exit code %s)", code)
         self._following, self._is_read, self._read_not_before = None, False, 0.0
 
+    def _look_for_day(self) -> None:
+        """Have the results read again once the day's figures are there: long before the checks."""
+        with contextlib.suppress(OSError):  # the next turn looks again
+            if not self._has_day and exists(self._followed / DAILY):
+                self._has_day, self._is_read = True, False
+
     def _follow(self, token: int) -> None:
         """Begin the process that follows the newest snapshot."""
         assert self._settings.snapshots is not None, "a snapshot was taken"
         newest = snapshots(self._settings.snapshots)[-1:]
-        self._is_waiting = self._is_late = False
+        self._has_day = self._is_waiting = self._is_late = False
         if newest:
             self._following, self._followed_since = self._begin(token, newest[0]), time.time()
+            self._followed = newest[0]
 
     def _later(self) -> float:
         return time.time() + min(RETRY_SECONDS, self._interval)
@@ -166,7 +182,7 @@ class SnapshotSchedule:
         return self._read()[1]
 
     def _read(self) -> tuple[list[CheckStatus], DailyStatus | None]:
-        """Read the results that processes of any worker left; again while our own runs, and after.
+        """Read the results that processes of any worker left, and again once ours left some.
 
         If they cannot be read, the last known ones stay.
         """

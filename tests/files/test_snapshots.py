@@ -31,10 +31,11 @@ from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
 from streameval.files.outcome_files import pseudonyms
-from streameval.files.snapshot_folder import snapshots, taken_at
+from streameval.files.snapshot_folder import last_daily, snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, retire_old, take, take_from
 from streameval.store.stored_values import Stored
 from streameval.store.user_scan import UserRow, UserScan, scan_users
+from streameval.worker import snapshot_job
 from streameval.worker.snapshot_job import SnapshotSchedule
 
 SEEDS = 60
@@ -450,17 +451,29 @@ def test_a_worker_that_leads_again_shows_what_others_left_meanwhile(schedule, tm
         assert [status.value for status in schedule.results()] == [number]
 
 
-def test_the_day_is_shown_while_the_checks_of_its_snapshot_run(schedule, tmp_path):
-    """They may take long: on a busy machine, or over much."""
+def test_the_day_is_shown_while_the_checks_of_its_snapshot_run(schedule, tmp_path, monkeypatch):
+    """They may take long: on a busy machine, or over much. The folder is read when it is there."""
+    reads = []
+
+    def read(root):
+        reads.append(root)
+        return last_daily(root)
+
+    monkeypatch.setattr(snapshot_job, "last_daily", read)
     schedule._settings.checks = schedule._settings.outcomes = "x"
     folder = tmp_path / time.strftime("%Y%m%dT%H%M%SZ-4", time.gmtime())
     schedule.turn(4)
     taken(schedule, folder)
-    assert schedule.daily() is None
+    for _ in range(3):
+        schedule.turn(4)
+        assert schedule.daily() is None
+    assert len(reads) == 1
     leave(folder)
     (folder / "checks.json").unlink()
-    schedule.turn(4)
-    assert schedule.daily().users == 1
+    for _ in range(3):
+        schedule.turn(4)
+        assert schedule.daily().users == 1
+    assert len(reads) == 2
     assert schedule.results() == []
     assert schedule.running_seconds is not None
 
