@@ -9,9 +9,9 @@ from functools import partial
 from streameval.base.errors import InputError
 from streameval.evaluation.answer import Note
 from streameval.evaluation.batches import Advance, Batch
-from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, read_outcomes
+from streameval.evaluation.readers.outcomes import file_of_other_shape, files_of, read_outcomes
 from streameval.evaluation.readers.ranked_tables import Tables, Ties, read_tables, refuse_seen
-from streameval.files.locations import is_uri, redact
+from streameval.files.locations import redact
 from streameval.files.tables import require_disk
 
 
@@ -94,13 +94,11 @@ def source(
 
 def _require_outcomes(files: Sequence[str]) -> None:
     """Raise `InputError` for a file that is not an outcome file."""
-    # To open a small file from afar costs as much as to read it: one of them is looked at.
-    for file in [file for file in files if not is_uri(file)] or files[:1]:
-        if not is_outcome_file(file):
-            raise InputError(
-                f"{redact(file)}: not an outcome file; slates of another shape need --labels,"
-                " a TREC run --run and --qrels"
-            )
+    if file := file_of_other_shape(files):
+        raise InputError(
+            f"{redact(file)}: not an outcome file; slates of another shape need --labels,"
+            " a TREC run --run and --qrels"
+        )
 
 
 def _of_tables(tables: Tables) -> Source:

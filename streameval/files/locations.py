@@ -10,8 +10,10 @@ import contextlib
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote, urlsplit
@@ -28,6 +30,8 @@ MARKER: Final = "_streameval.json"
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 _IMPLIED: Final = _OBJECT_STORES - {"gcs"}
 """The file systems that list a folder where there is a file below it."""
+_BELOW: Final = re.compile(r"(\w+://[^/?#]+/[^?#]*[^/?#])/([\w.=-]+)(\?[^#]*)?", re.ASCII)
+"""The URI of a file: its folder, its name, options."""
 
 # pyarrow asks S3 for 100 s, and Google's store for 15 minutes, while it hears nothing.
 _ATTEMPTS: Final = 3
@@ -94,6 +98,18 @@ def open_location(name: str) -> Location:
 
     if not is_uri(name):
         return Location(fs.LocalFileSystem(), str(Path(name).absolute()))
+    if below := _BELOW.fullmatch(name):
+        folder, tail, options = below.groups("")
+        location = _of_uri(folder + options)
+        return Location(location.files, f"{location.path}/{tail}")
+    return _of_uri(name)
+
+
+# A file system keeps its connections: the files of a folder share them.
+@lru_cache(maxsize=64)
+def _of_uri(name: str) -> Location:
+    from pyarrow import fs
+
     try:
         scheme = urlsplit(name).scheme
         if scheme == "file":

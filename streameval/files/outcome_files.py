@@ -217,30 +217,6 @@ def opened(names: Sequence[str], location: Location, dimensions: Sequence[str]) 
     )
 
 
-def dataset_of(names: Sequence[str]) -> Dataset:
-    """All rows of outcome files, wherever each of them is. Raises `UnreachableError`."""
-    from pyarrow import dataset as datasets
-
-    found: list[tuple[fs.FileSystem, list[str]]] = []
-    for name in names:
-        with reaching(name):
-            location = open_location(name)
-        if not found or found[-1][0] != location.files:
-            found.append((location.files, []))
-        found[-1][1].append(location.path)
-    return datasets.dataset(
-        [
-            datasets.dataset(
-                paths,
-                schema_of(_dimensions_of(paths[-1:], files)),
-                format="parquet",
-                filesystem=files,
-            )
-            for files, paths in found
-        ]
-    )
-
-
 def _dimensions_of(paths: Sequence[str], files: fs.FileSystem) -> list[str]:
     """Return the dimensions of the outcome file that is named, if one is."""
     found = [dimensions_in(pa.parquet.read_schema(path, filesystem=files)) for path in paths]

@@ -9,9 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from default_events import DIMENSIONS
+from evaluating import run
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
@@ -19,6 +21,7 @@ from streameval.base.errors import InputError
 from streameval.cli.app import app
 from streameval.core.outcome import Outcome
 from streameval.evaluation.compared import Compared
+from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.report.charts import compared_by_step, outcome_charts
 from streameval.evaluation.report.curves import curves
 from streameval.evaluation.report.plots import chart
@@ -296,6 +299,37 @@ def test_the_line_over_time_is_interrupted_where_there_is_no_slate() -> None:
     assert lines(minutes) == 1
     assert lines(minutes[:3] + minutes[6:]) == 2
     assert lines(minutes[:3] + minutes[5:7] + minutes[9:]) == 3
+
+
+def test_rows_in_many_files_are_drawn_as_those_in_one(tmp_path: Path) -> None:
+    one, folder = outcomes(tmp_path, count=225), tmp_path / "many"
+    rows = pq.read_table(one)
+    folder.mkdir()
+    begin, gains = 0, rows.schema.get_field_index("gains")
+    for number in range(150):
+        part = rows.slice(begin, number % 4)  # some have no row
+        begin += len(part)
+        if number % 5 == 0:
+            wide = part.column(gains).cast(pa.large_list(pa.float64()))
+            part = part.set_column(gains, "gains", wide)
+        pq.write_table(part, folder / f"{number:03}.parquet")
+    assert begin == len(rows) - 2
+    pq.write_table(rows.slice(0, begin), one)
+
+    assert curves(files_of([str(folder)]), ["variant"]) == curves([one], ["variant"])
+    options = ("--by", "variant", "--metrics", "ndcg@2,hit_rate@2")
+    assert run(str(folder), *options) == run(one, *options)
+
+
+def test_a_column_that_some_of_many_files_lack_is_unknown_there(tmp_path: Path) -> None:
+    rows = pq.read_table(outcomes(tmp_path, count=120))
+    for number in range(120):
+        part = rows.slice(number, 1)
+        lacking = part.drop_columns("positions") if number < 20 else part
+        pq.write_table(lacking, tmp_path / f"{number:03}.parquet")
+    found = curves([str(tmp_path / f"{number:03}.parquet") for number in range(120)], [])
+    assert found.rank == [(1, 0.0), (2, 1.0), (3, 0.0)]
+    assert found.position == [(1, 0.0), (3, 0.0)]
 
 
 def test_scores_that_are_no_probabilities_are_not_compared_with_rates(tmp_path: Path) -> None:

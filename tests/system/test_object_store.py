@@ -6,6 +6,7 @@ Moving is copying and deleting, there are no folders, and the store can be away,
 import json
 import random
 import re
+from functools import partial
 from time import sleep
 
 import pytest
@@ -14,6 +15,7 @@ import service as running
 from clean_service import Service, failures, results, stream
 from default_events import DIMENSIONS
 from proxy import Proxy
+from pyarrow.fs import FileSystem
 from scene import Scene
 from test_files_on_servers import compare_files, kill
 from test_outcomes import OWNER, TIME, Recorded, an_outcome, clean, offsets
@@ -26,6 +28,7 @@ from streameval.checks.evidence import gather
 from streameval.cli.app import app
 from streameval.core.definition import Definition
 from streameval.core.outcome import Span
+from streameval.evaluation.readers.outcomes import files_of, record_batches
 from streameval.files import locations, outcome_days
 from streameval.files.locations import redact
 from streameval.files.outcome_days import OutcomeDays
@@ -291,6 +294,34 @@ def test_evaluate_says_what_a_store_lacks(bucket):
         with pytest.raises((InputError, UnreachableError), match=message) as error:
             CliRunner().invoke(app, ["evaluate", uri], catch_exceptions=False)
         one_line(error)
+
+
+def test_small_files_of_a_folder_share_connections_and_come_in_their_order(bucket, folder, path):
+    spans = [Span(0, number, number + 1, "aa") for number in range(20)]
+    for span in spans:
+        folder.write(span, [an_outcome(span.end)])
+        folder.publish(span.name)
+    names = files_of([bucket.uri(path)])
+    first, last = (locations.open_location(name) for name in (names[0], names[-1]))
+    assert first.files is last.files
+    read = partial(record_batches, names, ["offset"], lambda _: None)
+    rows = [record.column("offset").to_pylist() for record in read()]
+    assert rows == [[int(name.split("-")[-2]) for name in names]]
+
+    folder.remove(0, [spans[7].name], None)
+    with pytest.raises(InputError, match=f"{spans[7].name}.parquet: no such file") as error:
+        list(read())
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    "place", ["a/b.parquet", "a%20b/c.parquet", "a/%C3%A4.parquet", "a//b", "/a", "a/b/", "a"]
+)
+def test_a_place_is_the_one_that_pyarrow_finds(place):
+    uri = f"s3://key:secret@bucket/{place}?endpoint_override=127.0.0.1%3A1"
+    found, (files, path) = locations.open_location(uri), FileSystem.from_uri(uri)
+    assert found.path == path
+    assert found.files.type_name == files.type_name
 
 
 @pytest.fixture

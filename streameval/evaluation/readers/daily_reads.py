@@ -24,7 +24,7 @@ from streameval.core.metrics.daily_positive_rate import Reads
 from streameval.evaluation.answer import Answer, Note
 from streameval.evaluation.batches import ROWS, Advance
 from streameval.evaluation.readers.matching import part_note
-from streameval.evaluation.readers.outcomes import files_of, is_outcome_file, record_batches
+from streameval.evaluation.readers.outcomes import file_of_other_shape, files_of, record_batches
 from streameval.evaluation.request import EVENTS, FILES, Given
 from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
@@ -170,12 +170,10 @@ def _load_outcomes(
 
     Positives of any kind are items with a gain, and their kind is "".
     """
-    for file in files:
-        if not is_outcome_file(file):
-            raise InputError(
-                f"{locations.redact(file)}: not an outcome file; "
-                "files of events are given as --events"
-            )
+    if file := file_of_other_shape(files):
+        raise InputError(
+            f"{locations.redact(file)}: not an outcome file; files of events are given as --events"
+        )
     connection.execute(
         "CREATE TABLE positives (user VARCHAR, item VARCHAR, day INTEGER, kind VARCHAR)"
     )

@@ -20,8 +20,8 @@ from streameval.evaluation.batches import Advance
 from streameval.evaluation.readers.list_contents import JUDGED, SCORED, NamedLists, read_lists
 from streameval.evaluation.readers.outcomes import (
     check_dimensions,
+    file_of_other_shape,
     files_of,
-    is_outcome_file,
     labelled_scores,
     record_batches,
 )
@@ -54,7 +54,7 @@ def _of_lists(
     given: Given, level: float | None, advance: Advance
 ) -> Iterator[UnitBatch[LabelledScores]]:
     files = files_of(given[FILES])
-    if not all(is_outcome_file(file) for file in files):
+    if file_of_other_shape(files) is not None:
         for lists in read_lists(given, advance, (JUDGED, SCORED)):
             yield batch_of(_lists(lists), lists.users, lists.segments, lists.ids)
         return

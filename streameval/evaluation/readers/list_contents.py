@@ -46,8 +46,8 @@ from streameval.evaluation.readers.matching import (
 )
 from streameval.evaluation.readers.outcomes import (
     check_dimensions,
+    file_of_other_shape,
     files_of,
-    is_outcome_file,
     record_batches,
 )
 from streameval.evaluation.readers.ranked_tables import (
@@ -277,7 +277,7 @@ def _load_users(connection: Any, given: Given, advance: Advance) -> None:
     files = files_of(given[FILES])
     dimension_names = [quote(BY + name) for name in given.by]
     columns = "".join(f", coalesce({name}, '') AS {name}" for name in dimension_names)
-    if all(is_outcome_file(file) for file in files):
+    if file_of_other_shape(files) is None:
         refuse_seen(given[EXCLUDE_SEEN])
         check_dimensions(given.by, files)
         types = "".join(f", {name} VARCHAR" for name in dimension_names)
@@ -316,7 +316,7 @@ def read_lists(given: Given, advance: Advance, kinds: Collection[str] = ()) -> I
     `kinds` of input that metrics take say whether relevant items and scores are read too.
     """
     files = files_of(given[FILES])
-    if all(is_outcome_file(file) for file in files):
+    if file_of_other_shape(files) is None:
         yield from _of_outcomes(files, given, advance, kinds)
     else:
         yield from _of_tables(files, given, advance, kinds)

@@ -8,10 +8,12 @@ to numpy imports pandas.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -28,7 +30,12 @@ from streameval.core.metrics.score_health import LabelledScores
 from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
 from streameval.files import locations
 from streameval.files.outcome_columns import OutcomeTable, require_rows, require_types
-from streameval.files.outcome_files import PENDING, dimensions_in
+from streameval.files.outcome_files import PENDING, ROW_GROUP, dimensions_in, schema_of
+
+# A store takes tens of milliseconds for each answer: so many files are asked for at a time, and
+# those of at most so many bytes are fetched whole.
+_AHEAD: Final = 8
+_SMALL: Final = 1 << 20
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -90,6 +97,13 @@ def is_outcome_file(path: str) -> bool:
     return {"user", "ranks", "gains"} <= set(file.schema_arrow.names)
 
 
+def file_of_other_shape(files: Sequence[str]) -> str | None:
+    """Find a file that is no outcome file; None if all are."""
+    # To open a small file from afar costs as much as to read it: one of them is looked at.
+    looked_at = [file for file in files if not locations.is_uri(file)] or files[:1]
+    return next((file for file in looked_at if not is_outcome_file(file)), None)
+
+
 def read_outcomes(
     files: Sequence[str],
     by: Sequence[str],
@@ -124,12 +138,24 @@ def record_batches(
 ) -> Iterator[Any]:
     """Columns of outcome files; `where_null` too in row groups where that has a null.
 
-    Columns that are `optional` are left out where a file lacks them.
+    Columns that are `optional` are left out where a file lacks them. Rows of small files come in
+    one batch.
 
     Raises `InputError` for a column that such files do not have.
     """
-    for path in files:
-        file, size = open_outcomes(path)
+    checked = _checked_batches(files, columns, advance, where_null=where_null, optional=optional)
+    return _joined(checked)
+
+
+def _checked_batches(
+    files: Sequence[str],
+    columns: Sequence[str],
+    advance: Advance,
+    *,
+    where_null: str | None,
+    optional: Sequence[str],
+) -> Iterator[Any]:
+    for path, file, size in _opened(files):
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
@@ -150,6 +176,48 @@ def record_batches(
             advance(size // file.num_row_groups)
 
 
+def _joined(records: Iterable[Any]) -> Iterator[Any]:
+    """Join small batches that follow one another: the work on a batch costs more than its rows."""
+    waiting: list[Any] = []
+    rows = 0
+    for record in records:
+        if waiting and (rows + len(record) > ROWS or record.schema != waiting[0].schema):
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows = [], 0
+        waiting.append(record)
+        rows += len(record)
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+
+
+def whole_rows(
+    files: Sequence[str], columns: Sequence[str], dimensions: Sequence[str]
+) -> Iterator[Any]:
+    """Yield all rows of outcome files as Arrow tables of some 65,536, as they are.
+
+    A column that a file lacks is null in its rows. Raises `InputError`, `UnreachableError`.
+    """
+    schema = schema_of(dimensions)
+    schema = pa.schema([schema.field(name) for name in columns])
+    waiting: list[Any] = []
+    rows = 0
+    for path, file, _ in _opened(files):
+        known = set(file.schema_arrow.names).intersection(columns)
+        for group in range(file.num_row_groups):
+            try:
+                table = file.read_row_group(group, columns=sorted(known), use_threads=False)
+                for name in [name for name in columns if name not in known]:
+                    table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
+                waiting.append(table.select(columns).cast(schema))
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(path, error) from error
+            rows += len(table)
+            if rows >= ROW_GROUP:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, rows = [], 0
+    yield pa.concat_tables([schema.empty_table(), *waiting]).combine_chunks()
+
+
 def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
     """Raise `InputError` for a dimension that outcome files do not have."""
     if not by:
@@ -162,12 +230,34 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
             )
 
 
+def _opened(files: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
+    """Open files one after another; some ahead where they are afar. Yield name, file, bytes."""
+    if not any(map(locations.is_uri, files)):
+        for path in files:
+            yield path, *open_outcomes(path)
+        return
+    waiting: deque[tuple[str, Future[tuple[Any, int]]]] = deque()
+    pool = ThreadPoolExecutor(_AHEAD)
+    try:
+        for path in files:
+            waiting.append((path, pool.submit(open_outcomes, path)))
+            if len(waiting) == _AHEAD:
+                name, found = waiting.popleft()
+                yield name, *found.result()
+        for name, found in waiting:
+            yield name, *found.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def open_outcomes(path: str) -> tuple[Any, int]:
     """A Parquet file or what stands in its place, and its size in bytes."""
     if isinstance(path, InMemory):
         return OutcomeTable(path, path.data), 0
     source, size = locations.read(path)
     try:
+        if locations.is_uri(path) and size <= _SMALL:
+            source = pa.BufferReader(source.read())
         # From afar the columns of a row group are asked for at once.
         return pq.ParquetFile(source, pre_buffer=locations.is_uri(path)), size
     except (pa.ArrowException, OSError) as error:

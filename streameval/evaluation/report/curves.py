@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
-from streameval.files import locations
-from streameval.files.outcome_files import dataset_of
+from streameval.evaluation.readers.outcomes import whole_rows
+from streameval.files.locations import is_uri
 from streameval.files.table_scans import parquet_scan
 from streameval.files.tables import connect
 from streameval.stats.intervals import Moments
@@ -26,6 +26,8 @@ CUTOFFS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50)
 BINS: Final = 10
 TAIL: Final = 50
 SCORE_UNITS: Final = 10**6
+_COLUMNS: Final = ("user", "request", "time", "items", "positions", "ranks", "scores", "gains")
+_MANY: Final = 100
 
 _ITEMS: Final = """
     SELECT item, count(*) AS impressions, count(*) FILTER (gain > 0) AS positives
@@ -72,7 +74,7 @@ class Curves:
 def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
     with connect(files[0]) as connection:
-        open_outcomes(connection, files)
+        open_outcomes(connection, files, by)
         step, time, errors = _time(connection, by)
         items, (tail, tail_positives) = tails(connection, _ITEMS, ("impressions", "positives"))
         return Curves(
@@ -89,12 +91,21 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
         )
 
 
-def open_outcomes(connection: Any, files: Sequence[str]) -> None:
-    """Make the view `slates`. A URI is read by pyarrow, which knows its file system."""
-    if any(map(locations.is_uri, files)):
-        connection.register("slates", dataset_of(files))
+def open_outcomes(connection: Any, files: Sequence[str], by: Sequence[str] = ()) -> None:
+    """Make the table `slates` of the columns that charts need, with the dimensions `by`.
+
+    Each chart reads all of it, so rows are copied where they are afar or in many files.
+    """
+    if len(files) <= _MANY and not any(map(is_uri, files)):
+        connection.execute(
+            f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}"  # noqa: S608  # quoted
+        )
         return
-    connection.execute(f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}")  # noqa: S608  # quoted
+    for number, rows in enumerate(whole_rows(files, [*_COLUMNS, *by], by)):
+        connection.register("rows", rows)
+        how = "INSERT INTO slates" if number else "CREATE TABLE slates AS"
+        connection.execute(f"{how} FROM rows")
+        connection.unregister("rows")
 
 
 def segment_name(values: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from streameval.core.metrics.inputs import ITEMS
 from streameval.core.metrics.rating_thresholds import RULES, THRESHOLD
 from streameval.evaluation.readers.daily_reads import DAY, FEEDBACK, read_figures
 from streameval.evaluation.readers.item_tables import items_of
-from streameval.evaluation.readers.outcomes import files_of, is_outcome_file
+from streameval.evaluation.readers.outcomes import file_of_other_shape, files_of
 from streameval.evaluation.readers.ranked_tables import (
     Tables,
     Ties,
@@ -131,7 +131,7 @@ def _no_progress(_: int) -> None:
 
 
 def _are_outcomes(given: Given) -> bool:
-    return bool(given[FILES]) and all(map(is_outcome_file, files_of(given[FILES])))
+    return bool(given[FILES]) and file_of_other_shape(files_of(given[FILES])) is None
 
 
 def _read_outcomes(connection: Any, given: Given) -> None:
