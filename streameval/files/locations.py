@@ -192,6 +192,14 @@ def size(name: str) -> int:
         return sum(info.size for info in below if info.is_file)
 
 
+def is_away(error: BaseException, name: str) -> bool:
+    """Tell a file system that cannot be used from a damaged file: pyarrow has OSError for both."""
+    if isinstance(error, FileNotFoundError):
+        return True
+    # On a disk those of damage have no number; from afar few are of damage.
+    return isinstance(error, OSError) and (error.errno is not None or is_uri(name))
+
+
 def first_line(error: BaseException, name: str) -> str:
     """Return the first line of an error, without the keys in its URI."""
     line = next(iter(str(error).splitlines()), "") or repr(error)

@@ -31,6 +31,7 @@ import pyarrow.parquet
 from streameval.base.errors import InputError, UnreachableError
 from streameval.files.locations import (
     first_line,
+    is_away,
     list_folder,
     open_location,
     reaching,
@@ -119,13 +120,13 @@ class OutcomeDays:
     def copy(
         self,
         infos: Sequence[fs.FileInfo],
-        chosen: Callable[[], Sequence[str]] | None = None,
+        is_wanted: Callable[[fs.FileInfo], bool] | None = None,
         by: str = "",
     ) -> str:
         """Name the copy of files of one hour; it is written where it is not there.
 
-        `chosen` finds those of their paths that are wanted, and `by` says how it chooses. Raises as
-        `dataset`.
+        It has the rows of all, or of those that `is_wanted` (called in threads) chooses; `by` says
+        how. Raises as `dataset`.
         """
         names = [info.path for info in infos]
         hour = names[0].removeprefix(f"{self._location.path}/").rpartition("/")[0]
@@ -138,7 +139,7 @@ class OutcomeDays:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 passing = path.with_name(f"_{os.getpid()}-{path.name}")
                 try:
-                    self._write(passing, names if chosen is None else chosen())
+                    self._write(passing, names if is_wanted is None else _wanted(infos, is_wanted))
                     passing.rename(path)
                 finally:
                     passing.unlink(missing_ok=True)
@@ -172,7 +173,7 @@ class OutcomeDays:
 
     def _require_columns(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            read = partial(_columns, self._location.files)
+            read = partial(columns_of, files=self._location.files)
             for name, known in zip(names, pool.map(read, names), strict=True):
                 for column in _NEEDED:
                     if column not in known:
@@ -185,15 +186,23 @@ class OutcomeDays:
         try:
             yield
         except (pa.ArrowException, OSError) as error:
-            said, is_away = first_line(error, self._root), isinstance(error, OSError)
-            raise unreadable(self._subject, said, is_away=is_away) from error
+            said, away = first_line(error, self._root), is_away(error, self._root)
+            raise unreadable(self._subject, said, is_away=away) from error
 
 
-def _columns(files: fs.FileSystem, name: str) -> Sequence[str]:
+def _wanted(infos: Sequence[fs.FileInfo], is_wanted: Callable[[fs.FileInfo], bool]) -> list[str]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return [
+            info.path for info, yes in zip(infos, pool.map(is_wanted, infos), strict=True) if yes
+        ]
+
+
+def columns_of(name: str, files: fs.FileSystem) -> Sequence[str]:
+    """Name the columns of an outcome file; of a damaged one those that each has."""
     try:
         known: Sequence[str] = pa.parquet.read_schema(name, filesystem=files).names
     except (pa.ArrowException, OSError):
-        return _NEEDED  # whoever reads the rows tells of a damaged file
+        return _NEEDED  # whoever reads the rows tells of it
     return known
 
 

@@ -35,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP: Final = 65_536
 PENDING: Final = "_pending"
-_HOUR_MS: Final = 3_600_000
+HOUR_MS: Final = 3_600_000
 # An unpublished span is left alone for so long. A worker that hung meanwhile and a store that went
 # back could else make a commit count whose files are gone.
 PENDING_SECONDS: Final = 6 * 3600.0
@@ -235,6 +235,14 @@ def visible(location: Location) -> list[str]:
     )
 
 
+class OutcomeFile(NamedTuple):
+    """A visible file: its name (a path or URI), its span, and what the listing says of it."""
+
+    name: str
+    span: Span
+    info: fs.FileInfo
+
+
 class OutcomeFolder:
     """The outcome files of one deployment, below `root` (a folder, or a URI as pyarrow reads it).
 
@@ -261,7 +269,8 @@ class OutcomeFolder:
         return open_location(self.root)  # may ask the store for its region
 
     @property
-    def _files(self) -> fs.FileSystem:
+    def files(self) -> fs.FileSystem:
+        """The file system of the folder."""
         return self._location.files
 
     @property
@@ -273,7 +282,7 @@ class OutcomeFolder:
         with self._reaching():
             marker = f"{self._base}/{MARKER}"
             require_bucket(self._location)  # some stores would make one
-            self._files.create_dir(self._base)
+            self.files.create_dir(self._base)
             known = self._read(marker)
             if known is None:
                 self._put(marker, json.dumps(self._owner).encode())
@@ -294,7 +303,7 @@ class OutcomeFolder:
                 pa.parquet.write_table(
                     columns.replace_schema_metadata({"streameval": self.about}),
                     path,
-                    filesystem=self._files,
+                    filesystem=self.files,
                     compression="zstd",
                     row_group_size=ROW_GROUP,
                 )
@@ -304,7 +313,7 @@ class OutcomeFolder:
         """Make the files of a span visible (step 3); nothing where they are already."""
         pending = self._pending(name)
         with self._reaching():
-            for info in list_folder(self._files, pending, recursive=True):
+            for info in list_folder(self.files, pending, recursive=True):
                 if info.type == fs.FileType.File:
                     path = f"{self._base}/{info.path.removeprefix(pending + '/')}"
                     self._make(path.rpartition("/")[0])
@@ -315,7 +324,7 @@ class OutcomeFolder:
     def is_pending(self, name: str) -> bool:
         """Whether files of a span are not visible yet."""
         with self._reaching():
-            return bool(list_folder(self._files, self._pending(name)))
+            return bool(list_folder(self.files, self._pending(name)))
 
     def discard(self, name: str) -> None:
         """Remove the files of a span whose checkpoint does not count."""
@@ -339,7 +348,7 @@ class OutcomeFolder:
             for path, span in list(self._spans(partition, since)):
                 if span.name in names:
                     with contextlib.suppress(FileNotFoundError):
-                        self._files.delete_file(path)
+                        self.files.delete_file(path)
                         removed += 1
         return removed
 
@@ -351,18 +360,18 @@ class OutcomeFolder:
         removed = 0
         with self._reaching():
             for hour in self._hours(""):
-                if begin_of("/".join(hour.split("/")[-2:])) + _HOUR_MS > end:
+                if begin_of("/".join(hour.split("/")[-2:])) + HOUR_MS > end:
                     break
-                below = list_folder(self._files, hour)
+                below = list_folder(self.files, hour)
                 ours = [info.path for info in below if Span.parse(info.base_name) is not None]
                 for path in ours:
                     with contextlib.suppress(FileNotFoundError):
-                        self._files.delete_file(path)
+                        self.files.delete_file(path)
                         removed += 1
                 if len(ours) == len(below):
                     self._remove_folder(hour)
                     day = hour.rpartition("/")[0]
-                    if not list_folder(self._files, day):
+                    if not list_folder(self.files, day):
                         self._remove_folder(day)
         return removed
 
@@ -375,30 +384,16 @@ class OutcomeFolder:
             found = [begin_of(path) for path in self._hours(_hour(begin))]
         return sorted((hour for hour in found if hour < end), reverse=True)
 
-    def named(self, partition: int, hour: int, end: int | None = None) -> dict[str, fs.FileInfo]:
-        """Find the visible files of a partition in the hour that begins at `hour` (ms), by name.
-
-        `end` is the offset of the last checkpoint whose rows are wanted; None: of any.
-        """
+    def of_hour(self, hour: int) -> list[OutcomeFile]:
+        """Find the visible files of the hour that begins at `hour` (ms)."""
         folder = _hour(hour)
         with self._reaching():
-            below = list_folder(self._files, f"{self._base}/{folder}")
-        return {
-            join(self.root, f"{folder}/{info.base_name}"): info
+            below = list_folder(self.files, f"{self._base}/{folder}")
+        return [
+            OutcomeFile(join(self.root, f"{folder}/{info.base_name}"), span, info)
             for info in below
             if (span := Span.parse(info.base_name)) is not None
-            and span.partition == partition
-            and (end is None or span.end <= end)
-        }
-
-    def within(self, begin: int, end: int) -> Iterator[str]:
-        """Name the visible files of all hours from `begin` to `end` (ms), newest first."""
-        for hour in self.hours(begin, end):
-            with self._reaching():
-                below = list_folder(self._files, f"{self._base}/{_hour(hour)}")
-            for info in below:
-                if Span.parse(info.base_name) is not None:
-                    yield join(self.root, f"{_hour(hour)}/{info.base_name}")
+        ]
 
     def fits(self, name: str, column: str, *, by_ids: bool = True) -> bool:
         """Whether a file has rows as this folder writes them today.
@@ -425,7 +420,7 @@ class OutcomeFolder:
         with self._reaching():
             return [
                 span.name
-                for info in list_folder(self._files, f"{self._base}/{PENDING}")
+                for info in list_folder(self.files, f"{self._base}/{PENDING}")
                 if (span := Span.parse(info.base_name)) is not None
                 and span.partition == partition
                 and self._is_old(info.path)
@@ -434,17 +429,17 @@ class OutcomeFolder:
     def _spans(self, partition: int, since: int | None) -> Iterator[tuple[str, Span]]:
         """The visible files of a partition in the hours from `since` (ms) on."""
         for hour in self._hours("" if since is None else _hour(since)):
-            for info in list_folder(self._files, hour):
+            for info in list_folder(self.files, hour):
                 span = Span.parse(info.base_name)
                 if span is not None and span.partition == partition:
                     yield info.path, span
 
     def _hours(self, first: str) -> Iterator[str]:
         """The folders of hours from `first` (dt=…/hour=…) on; what else lies there is not ours."""
-        for day in list_folder(self._files, self._base):
+        for day in list_folder(self.files, self._base):
             is_day = day.type == fs.FileType.Directory and day.base_name.startswith("dt=")
             if is_day and day.base_name >= first.partition("/")[0]:
-                for hour in list_folder(self._files, day.path):
+                for hour in list_folder(self.files, day.path):
                     name = f"{day.base_name}/{hour.base_name}"
                     if name >= first and hour.type == fs.FileType.Directory and _is_hour(name):
                         yield hour.path
@@ -452,7 +447,7 @@ class OutcomeFolder:
     def _is_old(self, folder: str) -> bool:
         times = [
             info.mtime.timestamp()
-            for info in list_folder(self._files, folder, recursive=True)
+            for info in list_folder(self.files, folder, recursive=True)
             if info.type == fs.FileType.File and info.mtime is not None
         ]
         return bool(times) and max(times) < time.time() - PENDING_SECONDS
@@ -465,30 +460,30 @@ class OutcomeFolder:
 
     def _make(self, folder: str) -> None:
         if self._location.has_folders:
-            self._files.create_dir(folder)
+            self.files.create_dir(folder)
 
     def _move(self, source: str, target: str) -> None:
         """Move a file; nothing where another worker has done so meanwhile."""
         try:
             try:
-                self._files.move(source, target)
+                self.files.move(source, target)
             except NotImplementedError:  # Azure's storage without a hierarchical namespace
-                self._files.copy_file(source, target)
-                self._files.delete_file(source)
+                self.files.copy_file(source, target)
+                self.files.delete_file(source)
         except OSError:  # object stores do not say in one way that the source is gone
-            if self._files.get_file_info(source).type != fs.FileType.NotFound:
+            if self.files.get_file_info(source).type != fs.FileType.NotFound:
                 raise
 
     def _remove_folder(self, path: str) -> None:
         try:
-            self._files.delete_dir(path)
+            self.files.delete_dir(path)
         except OSError:  # the same
-            if self._files.get_file_info(path).type != fs.FileType.NotFound:
+            if self.files.get_file_info(path).type != fs.FileType.NotFound:
                 raise
 
     def _read(self, path: str) -> bytes | None:
         try:
-            with self._files.open_input_stream(path) as stream:
+            with self.files.open_input_stream(path) as stream:
                 return bytes(stream.read())
         except FileNotFoundError:
             return None
@@ -496,7 +491,7 @@ class OutcomeFolder:
     def _put(self, path: str, content: bytes) -> None:
         """Write a small file so that it is there whole or not at all."""
         passing = f"{path}.{secrets.token_hex(4)}"
-        with self._files.open_output_stream(passing) as stream:
+        with self.files.open_output_stream(passing) as stream:
             stream.write(content)
         self._sync(passing)
         self._move(passing, path)
@@ -511,7 +506,7 @@ class OutcomeFolder:
 
     def _sync(self, *paths: str) -> None:
         """Have a local disk keep files and folders; object stores do so by themselves."""
-        if isinstance(self._files, fs.LocalFileSystem):
+        if isinstance(self.files, fs.LocalFileSystem):
             for path in paths:
                 descriptor = os.open(path, os.O_RDONLY)
                 try:

@@ -55,6 +55,7 @@ from streameval.core.sums import Sums, merge
 from streameval.experiments.scorecard import Row
 from streameval.files.group_store import opened_store
 from streameval.files.locations import reaching
+from streameval.files.outcome_days import COPIES
 from streameval.files.outcome_files import schema_of, table, user_name
 from streameval.files.snapshot_folder import NAME, claim, document, snapshots, taken_at
 from streameval.files.users_past import PAST, ArmsOfTopic, snapshots_needed
@@ -159,7 +160,8 @@ async def take(
     claim(settings.snapshots, settings.owner)
     definition = settings.definition()
     pasts = snapshots_needed(settings.snapshots, definition.experiments)
-    arms = ArmsOfTopic(definition, pasts, user_name(settings), settings.outcomes)
+    copies = settings.snapshots / COPIES
+    arms = ArmsOfTopic(definition, pasts, user_name(settings), settings.outcomes, copies)
     store, count = await opened_store(settings)
     try:
         folder = await take_from(

@@ -7,8 +7,9 @@ the arm, which outcome files could not promise. It never changes, and takes one 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
+from pyarrow.fs import FileInfo
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MIN_TS
@@ -27,7 +29,8 @@ from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.windows.tables import cluster_of
 from streameval.experiments.past import Past, Served, adjusted_rows
 from streameval.experiments.scorecard import Row
-from streameval.files.locations import reaching, read
+from streameval.files.locations import first_line, is_away, reaching, read
+from streameval.files.outcome_days import FEW, OutcomeDays, columns_of, unreadable
 from streameval.files.outcome_files import OutcomeFolder
 from streameval.files.snapshot_folder import snapshots
 from streameval.store.user_scan import UserRow
@@ -150,8 +153,29 @@ def rows_before(files: Iterable[str], column: str, end: int) -> Iterator[tuple[s
                 if column in file.schema_arrow.names:
                     for batch in file.iter_batches(_ROWS, columns=["user", column, "time"]):
                         yield from slates_before(batch, column, end)
-        except (pa.ArrowException, InputError):
-            continue
+        except (pa.ArrowException, OSError, InputError) as error:
+            if is_away(error, name):
+                raise unreadable("outcomes", first_line(error, name), is_away=True) from error
+
+
+def files_before(outcomes: str, copies: Path, column: str, end: int) -> Iterator[str]:
+    """Name the outcome files of a day before `end` (ms), the newest hour first.
+
+    Of an hour of many files it is a copy of those that have the column. Raises `UnreachableError`.
+    """
+    folder, days = OutcomeFolder(outcomes, {}, {}, ()), OutcomeDays(outcomes, [column], copies)
+
+    def has_column(info: FileInfo) -> bool:
+        return column in columns_of(info.path, folder.files)
+
+    for hour in folder.hours(end - SERVED_MS, end):
+        here = folder.of_hour(hour)
+        if len(here) > FEW:
+            # Where one is damaged, the others are read as they are.
+            with contextlib.suppress(InputError):
+                yield days.copy([file.info for file in here], has_column, "with its column")
+                continue
+        yield from (file.name for file in here)
 
 
 def slates_before(batch: Any, column: str, end: int) -> Iterator[tuple[str, str | None]]:
@@ -170,7 +194,8 @@ class ArmsOfTopic:
     """The sums and users of experiments, as a snapshot reads them from partition to partition.
 
     Only experiments of `pasts`, see `snapshots_needed`, are looked at. `name` is the pseudonym of a
-    user in snapshots, None where users keep their names. `outcomes` is the folder of outcome files.
+    user in snapshots, None where users keep their names. `outcomes` is the folder of outcome files,
+    and `copies` that of copies of them.
     """
 
     def __init__(
@@ -179,9 +204,10 @@ class ArmsOfTopic:
         pasts: dict[str, Path],
         name: Callable[[str], str] | None = None,
         outcomes: str | None = None,
+        copies: Path | None = None,
     ) -> None:
         self._definition, self.pasts, self._name = definition, pasts, name
-        self._outcomes = outcomes
+        self._outcomes, self._copies = outcomes, copies
         self._sums = {one.key: ArmSums(one) for one in definition.experiments if one.key in pasts}
         self._users = UserArms()
         self._named: dict[str, str] = {}
@@ -233,9 +259,8 @@ class ArmsOfTopic:
 
     def _served(self, key: str, arms_of: Callable[[str], Collection[str]]) -> Served:
         experiment = self._sums[key].experiment
-        since = experiment.since or 0
-        files = [str(self.pasts[key] / OPEN_FILE)]
-        if self._outcomes is not None:
-            folder = OutcomeFolder(self._outcomes, {}, {}, ())
-            files += folder.within(since - SERVED_MS, since)
-        return served_before(rows_before(files, experiment.arm, since), arms_of)
+        column, since = experiment.arm, experiment.since or 0
+        files: Iterable[str] = [str(self.pasts[key] / OPEN_FILE)]
+        if self._outcomes is not None and self._copies is not None:
+            files = chain(files, files_before(self._outcomes, self._copies, column, since))
+        return served_before(rows_before(files, column, since), arms_of)

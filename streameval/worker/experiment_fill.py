@@ -59,7 +59,8 @@ class ExperimentFill:
         """Fill a gap as far back as files reach; stop where the partition has gone."""
         name, number = gap.experiment.name, partition.number
         for hour in await persist_in_thread(self._files.hours, gap.begin, gap.end):
-            files = list(await persist_in_thread(self._files.named, number, hour))
+            here = await persist_in_thread(self._files.of_hour, hour)
+            files = [file.name for file in here if file.span.partition == number]
             try:
                 found = await persist(partial(self._read, files, gap))
             except InputError as error:
@@ -87,11 +88,11 @@ class ExperimentFill:
         for file in files:
             if not await asyncio.to_thread(self._files.fits, file, gap.experiment.arm):
                 return None
-            steps = _adding(consumer, self._definition, gap, file)
+        steps = _adding(consumer, self._definition, gap, files)
+        began = time.monotonic()
+        while await asyncio.to_thread(next, steps, _DONE) is not _DONE:
+            await asyncio.sleep(time.monotonic() - began)
             began = time.monotonic()
-            while await asyncio.to_thread(next, steps, _DONE) is not _DONE:
-                await asyncio.sleep(time.monotonic() - began)
-                began = time.monotonic()
         return consumer
 
     async def _is_ready(self, partition: AssignedPartition) -> bool:
@@ -104,13 +105,13 @@ class ExperimentFill:
 
 
 def _adding(
-    consumer: ExperimentSums, definition: Definition, gap: Gap, file: str
+    consumer: ExperimentSums, definition: Definition, gap: Gap, files: Sequence[str]
 ) -> Iterator[None]:
-    """Add the slates of a file that lie in the gap, some thousand at a step."""
+    """Add the slates of files that lie in the gap, some thousand at a step."""
     from streameval.evaluation.arms import arm_batches, slates_of
 
     made, arm, (sums,) = OutcomeSlates(definition), gap.experiment.arm, consumer.arm_sums
-    for record in arm_batches([file], arm, lambda _: None):
+    for record in arm_batches(files, arm, lambda _: None):
         consumer.add(list(slates_of(record, arm, made, (gap.begin, gap.end), sums)))
         yield from consumer.settling()
         yield

@@ -257,7 +257,8 @@ def _followers(settings: Settings, token: int, folder: Path) -> int:
     from streameval.files.outcome_days import COPIES, discard_unused
     from streameval.files.snapshots import retire_old
 
-    begun = time.time()
+    # Snapshots use copies too, and go on while checks take longer than the interval.
+    begun = time.time() - 2 * settings.snapshot_interval / 1000
     went_through = []
     if settings.outcomes is not None:
         went_through += [_without_crossed(settings, token), _daily(settings, folder)]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileInfo
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_TS
@@ -28,7 +29,7 @@ from streameval.evaluation.arms import arm_batches, rows_of_arms, sums_of_users
 from streameval.experiments.scorecard import Row, scorecard
 from streameval.files.group_store import opened_store
 from streameval.files.outcome_days import COPIES, FEW, OutcomeDays
-from streameval.files.outcome_files import OutcomeFolder, user_name
+from streameval.files.outcome_files import HOUR_MS, OutcomeFile, OutcomeFolder, user_name
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import WITHOUT_CROSSED, report_of
 from streameval.worker.outcome_writer import open_files
@@ -138,11 +139,13 @@ def figures(
     """
     sums, users = ArmSums(experiment), ArmUsers()
     left_out = 0
+    found = _files_of([part for part in parts if part.crossed], files, days)
     for part in parts:
         crossed, key = part.crossed, part.sums.users_key
         kept = part.sums
         if crossed:
-            kept = _without(part, crossed, files, days, definition=definition, name=name)
+            here = found[part.partition]
+            kept = _without(part, crossed, here, definition=definition, name=name)
         sums.merge(kept)
         counts = part.users.counts.get(key, ArmUsers())
         users.add(counts.without_crossed(crossed.items()))
@@ -156,21 +159,58 @@ def figures(
     ]
 
 
+def _files_of(
+    parts: Sequence[Part], files: OutcomeFolder, days: OutcomeDays
+) -> dict[int, list[str]]:
+    """Name the files to read of each partition: those that fit, or a copy where an hour has many.
+
+    An hour has a folder for all partitions, so it is listed once for all.
+    """
+    for _ in range(_MOST_WAITS):  # a worker moves the files a moment after its commit
+        if not any(files.is_pending(span) for part in parts for span in part.spans):
+            break
+        time.sleep(1)
+    names: dict[int, list[str]] = {part.partition: [] for part in parts}
+    begin = min((part.sums.earliest or 0 for part in parts), default=MAX_TS)
+    end = max((part.sums.experiment.until or MAX_TS for part in parts), default=0)
+    for hour in files.hours(begin, end):
+        here = files.of_hour(hour)
+        for part in parts:
+            if hour + HOUR_MS > (part.sums.earliest or 0):
+                names[part.partition] += _fitting(part, here, files, days)
+    return names
+
+
+def _fitting(
+    part: Part, here: Sequence[OutcomeFile], files: OutcomeFolder, days: OutcomeDays
+) -> list[str]:
+    arm = part.sums.experiment.arm
+    found = [
+        file
+        for file in here
+        if file.span.partition == part.partition and file.span.end <= part.offset
+    ]
+
+    def fits(info: FileInfo) -> bool:
+        return files.fits(names[info.path], arm, by_ids=False)
+
+    names = {file.info.path: file.name for file in found}
+    infos = [file.info for file in found]
+    if len(found) <= FEW:
+        return [names[info.path] for info in infos if fits(info)]
+    return [days.copy(infos, fits, f"{arm} {files.about}")]
+
+
 def _without(
     part: Part,
     crossed: Mapping[str, object],
-    files: OutcomeFolder,
-    days: OutcomeDays,
+    files: Sequence[str],
     *,
     definition: Definition,
     name: Callable[[str], str] | None,
 ) -> ArmSums:
-    for _ in range(_MOST_WAITS):  # a worker moves the files a moment after its commit
-        if not any(map(files.is_pending, part.spans)):
-            break
-        time.sleep(1)
     ids = {user if name is None else name(user): user for user in crossed}
-    rows = _Rows(part, files, days, ids)
+    rows = _Rows(part, files, ids)
     gone = sums_of_users(rows, definition, part.sums, crossed, part.sums.experiment.arm)
     if rows.slates != part.sums.with_arm:
         raise InputError(
@@ -189,40 +229,20 @@ class _Rows:
     """
 
     part: Part
-    files: OutcomeFolder
-    days: OutcomeDays
+    files: Sequence[str]
     ids: Mapping[str, str]
     slates: int = 0
 
     def __iter__(self) -> Iterator[Any]:
         sums, names = self.part.sums, pa.array(list(self.ids), pa.string())
         arm = sums.experiment.arm
-        for record in arm_batches(list(self._names()), arm, lambda _: None):
+        for record in arm_batches(self.files, arm, lambda _: None):
             self.slates += rows_of_arms(record, arm, sums.bounds)
             theirs = record.filter(pc.is_in(record.column("user"), value_set=names))
             users = [self.ids[name] for name in theirs.column("user").to_pylist()]
             yield theirs.set_column(
                 theirs.schema.get_field_index("user"), "user", pa.array(users, pa.string())
             )
-
-    def _names(self) -> Iterator[str]:
-        sums = self.part.sums
-        begin = sums.earliest or 0
-        for hour in self.files.hours(begin, sums.experiment.until or MAX_TS):
-            yield from self._files_of(hour)
-
-    def _files_of(self, hour: int) -> list[str]:
-        """Name the files to read for an hour: those that fit, or a copy of them if it has many."""
-        arm = self.part.sums.experiment.arm
-        found = self.files.named(self.part.partition, hour, end=self.part.offset)
-
-        def fitting() -> list[str]:
-            return [name for name in found if self.files.fits(name, arm, by_ids=False)]
-
-        if len(found) <= FEW:
-            return fitting()
-        infos, by = list(found.values()), f"{arm} {self.files.about}"
-        return [self.days.copy(infos, lambda: [found[name].path for name in fitting()], by)]
 
 
 def _require_all_users(experiment: Experiment, ttl: int | None, now: int) -> None:

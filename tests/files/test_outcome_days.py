@@ -14,9 +14,10 @@ from test_outcomes import HOUR, OWNER, TIME, an_outcome
 
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.outcome import Span
-from streameval.files import outcome_days
+from streameval.files import outcome_days, users_past
 from streameval.files.outcome_days import FEW, OutcomeDays, UnreadableError, discard_unused
 from streameval.files.outcome_files import OutcomeFolder, dataset
+from streameval.files.users_past import SERVED_MS, files_before, rows_before
 
 DAY, NEXT = "2023-11-14", "2023-11-15"
 FILES = FEW + 3
@@ -111,6 +112,40 @@ def test_checks_find_the_same_over_copies(tmp_path, monkeypatch):
     monkeypatch.setattr(outcome_days, "FEW", 0)
     assert found() == before
     assert {one.passed for one in before} == {True}
+
+
+def rows_of_a_day(folder, end, column="variant"):
+    files = list(files_before(folder.root, copies_of(folder), column, end))
+    return files, list(rows_before(files, column, end))
+
+
+def test_slates_before_an_experiment_are_read_from_copies(folder, monkeypatch):
+    """Its past never changes, and each snapshot looks at it."""
+    end = TIME + HOUR + 1
+    files, rows = rows_of_a_day(folder, end)
+    assert [str(copies_of(folder)) in file for file in files] == [False, True], "newest hour first"
+    assert sorted(rows) == sorted((f"u{number}", "A") for number in range(FILES + 1))
+    monkeypatch.setattr(users_past, "columns_of", pytest.fail)
+    assert rows_of_a_day(folder, end) == (files, rows)
+    assert rows_of_a_day(folder, TIME - HOUR) == ([], [])
+    _, after = rows_of_a_day(folder, TIME + HOUR + SERVED_MS)
+    assert sorted(after) == [(f"u{number}", "A") for number in (FILES, FILES + 1)]
+
+
+def test_files_that_tell_nothing_of_the_time_before_are_left_out(folder):
+    lacking = a_file(folder, 1)
+    pq.write_table(pq.ParquetFile(lacking).read().drop_columns(["variant"]), lacking)
+    a_file(folder, 3).write_bytes(b"not Parquet")
+    rest = sorted((f"u{number}", "A") for number in range(FILES) if number not in {1, 3})
+    files, rows = rows_of_a_day(folder, TIME + HOUR)
+    assert (len(files), sorted(rows)) == (1, rest)
+    damaged = a_file(folder, 4)
+    content = damaged.read_bytes()
+    end = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    damaged.write_bytes(content[:4] + bytes(end - 4) + content[end:])
+    files, rows = rows_of_a_day(folder, TIME + HOUR)
+    assert (len(files), sorted(rows)) == (FILES, [row for row in rest if row[0] != "u4"])
+    assert rows_of_a_day(folder, TIME + HOUR, "absent")[1] == []
 
 
 # --- which copy -----------------------------------------------------------------------------------
