@@ -38,6 +38,10 @@ _ATTEMPTS: Final = 3
 _RETRY_SECONDS: Final = "retry_limit_seconds=10"
 
 
+class NoFileError(InputError):
+    """There is no file of that name."""
+
+
 class Location(NamedTuple):
     """A file system, and the path of a file or folder in it."""
 
@@ -168,7 +172,7 @@ def read(name: str) -> tuple[Any, int]:
         file = location.files.open_input_file(location.path)
         return file, file.size()
     except FileNotFoundError as error:
-        raise InputError(f"{redact(name)}: no such file") from error
+        raise NoFileError(f"{redact(name)}: no such file") from error
     except OSError as error:
         wrong = InputError if location.local else UnreachableError
         raise wrong(f"{redact(name)} cannot be read ({first_line(error, name)})") from error

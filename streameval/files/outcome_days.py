@@ -30,14 +30,15 @@ import pyarrow.parquet
 
 from streameval.base.errors import InputError, UnreachableError
 from streameval.files.locations import (
-    first_line,
-    is_away,
+    NoFileError,
+    join,
     list_folder,
     open_location,
     reaching,
     require_bucket,
 )
-from streameval.files.outcome_files import ROW_GROUP, opened, schema_of
+from streameval.files.outcome_files import opened, schema_of
+from streameval.files.outcome_reader import UnreadableError, whole_rows
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -48,14 +49,8 @@ COPIES: Final = "_hours"
 FEW: Final = 4  # files of an hour that are read as they are
 _DAY: Final = re.compile(r"dt=\d{4}-\d\d-\d\d")
 _NEEDED: Final = ("user", "items", "ranks", "gains", "feedback")
-# Files that pyarrow has open at a time, for its memory, and footers that are asked for at a time:
-# a store takes tens of milliseconds for each.
-_PORTION: Final = 200
+# Footers that are asked for at a time: a store takes tens of milliseconds for each.
 _AT_ONCE: Final = 8
-
-
-class UnreadableError(InputError):
-    """An outcome file cannot be read."""
 
 
 def unreadable(subject: str, said: str, *, is_away: bool) -> UnreadableError | UnreachableError:
@@ -148,28 +143,13 @@ class OutcomeDays:
 
     def _write(self, path: Path, names: Sequence[str]) -> None:
         schema = schema_of(self._dimensions)
+        files = [join(self._root, name.removeprefix(f"{self._location.path}/")) for name in names]
         with path.open("wb") as file:
             with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-                for begin in range(0, len(names), _PORTION):
-                    for table in self._tables(names[begin : begin + _PORTION], schema):
-                        writer.write_table(table)
+                for rows in self._readable(whole_rows(files, schema, _NEEDED)):
+                    writer.write_table(rows)
             file.flush()
             os.fsync(file.fileno())
-
-    def _tables(self, names: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
-        """Read the rows of files, a row group at a time."""
-        self._require_columns(names)
-        waiting: list[pa.RecordBatch] = []
-        rows = 0
-        with self._readable():
-            source = opened(names, self._location, self._dimensions)
-            for batch in source.to_batches(columns=schema.names):
-                waiting.append(batch)
-                rows += batch.num_rows
-                if rows >= ROW_GROUP:
-                    yield pa.Table.from_batches(waiting, schema)
-                    waiting, rows = [], 0
-        yield pa.Table.from_batches(waiting, schema)
 
     def _require_columns(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -181,13 +161,12 @@ class OutcomeDays:
                             f"{self._subject}: {name}: no column {column}: not an outcome file"
                         )
 
-    @contextlib.contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _readable(self, rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
         try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            said, away = first_line(error, self._root), is_away(error, self._root)
-            raise unreadable(self._subject, said, is_away=away) from error
+            yield from rows
+        except (NoFileError, UnreachableError, UnreadableError) as error:
+            away = not isinstance(error, UnreadableError)
+            raise unreadable(self._subject, str(error), is_away=away) from error
 
 
 def _wanted(infos: Sequence[fs.FileInfo], is_wanted: Callable[[fs.FileInfo], bool]) -> list[str]:

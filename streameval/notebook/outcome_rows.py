@@ -140,7 +140,7 @@ def _require_outcomes(file: str) -> None:
 
 
 def _parquet(file: str) -> Any:
-    from streameval.evaluation.readers.outcomes import open_outcomes
+    from streameval.files.outcome_reader import open_outcomes
 
     found, _ = open_outcomes(file)
     return found

@@ -14,9 +14,10 @@ from test_outcomes import HOUR, OWNER, TIME, an_outcome
 
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.outcome import Span
-from streameval.files import outcome_days, users_past
-from streameval.files.outcome_days import FEW, OutcomeDays, UnreadableError, discard_unused
+from streameval.files import outcome_days, outcome_reader, users_past
+from streameval.files.outcome_days import FEW, OutcomeDays, discard_unused
 from streameval.files.outcome_files import OutcomeFolder, dataset
+from streameval.files.outcome_reader import UnreadableError
 from streameval.files.users_past import SERVED_MS, files_before, rows_before
 
 DAY, NEXT = "2023-11-14", "2023-11-15"
@@ -84,10 +85,9 @@ def test_a_folder_may_be_named_from_here(folder, monkeypatch):
     assert len(copies(folder)) == 1
 
 
-@pytest.mark.parametrize(("portion", "group"), [(1, 1), (2, 3), (FILES, FILES - 1), (200, 65_536)])
-def test_a_copy_is_written_in_portions(folder, monkeypatch, portion, group):
-    monkeypatch.setattr(outcome_days, "_PORTION", portion)
-    monkeypatch.setattr(outcome_days, "ROW_GROUP", group)
+@pytest.mark.parametrize("group", [1, 3, FILES - 1, FILES, 65_536])
+def test_a_copy_is_written_in_portions(folder, monkeypatch, group):
+    monkeypatch.setattr(outcome_reader, "ROW_GROUP", group)
     found = rows_of(days_of(folder).dataset(DAY, NEXT))
     assert found == rows_of(dataset(folder.root, DIMENSIONS))
 
@@ -230,13 +230,13 @@ def test_a_file_of_another_shape_is_named(folder, number):
 
 
 def test_a_file_that_goes_before_it_is_copied_is_an_error_of_the_world(folder, monkeypatch):
-    opened, gone = outcome_days.opened, a_file(folder, 3)
+    whole_rows, gone = outcome_days.whole_rows, a_file(folder, 3)
 
     def late(*given):
         gone.unlink(missing_ok=True)
-        return opened(*given)
+        return whole_rows(*given)
 
-    monkeypatch.setattr(outcome_days, "opened", late)
+    monkeypatch.setattr(outcome_days, "whole_rows", late)
     with pytest.raises(UnreachableError, match="outcomes: a file cannot be read"):
         days_of(folder).dataset(DAY, DAY)
 

@@ -8,21 +8,18 @@ to numpy imports pandas.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from streameval.base.arrays import Ints
-from streameval.base.errors import InputError, StreamevalError, UnreachableError
+from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.base.paths import is_file, is_folder
 from streameval.core.metrics.auc import ranks_by_score
@@ -30,12 +27,8 @@ from streameval.core.metrics.score_health import LabelledScores
 from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judged_of
 from streameval.files import locations
 from streameval.files.outcome_columns import OutcomeTable, require_rows, require_types
-from streameval.files.outcome_files import PENDING, ROW_GROUP, dimensions_in, schema_of
-
-# A store takes tens of milliseconds for each answer: so many files are asked for at a time, and
-# those of at most so many bytes are fetched whole.
-_AHEAD: Final = 8
-_SMALL: Final = 1 << 20
+from streameval.files.outcome_files import PENDING, dimensions_in
+from streameval.files.outcome_reader import open_outcomes, opened_files, unread
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -155,7 +148,7 @@ def _checked_batches(
     where_null: str | None,
     optional: Sequence[str],
 ) -> Iterator[Any]:
-    for path, file, size in _opened(files):
+    for path, file, size in opened_files(files):
         known = file.schema_arrow.names
         for name in [*columns, *([where_null] if where_null else [])]:
             if name not in known:
@@ -169,7 +162,7 @@ def _checked_batches(
             try:
                 table = file.read_row_group(group, columns=wanted, use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
+                raise unread(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
                 require_rows(locations.redact(path), record)
                 yield record
@@ -190,34 +183,6 @@ def _joined(records: Iterable[Any]) -> Iterator[Any]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def whole_rows(
-    files: Sequence[str], columns: Sequence[str], dimensions: Sequence[str]
-) -> Iterator[Any]:
-    """Yield all rows of outcome files as Arrow tables of some 65,536, as they are.
-
-    A column that a file lacks is null in its rows. Raises `InputError`, `UnreachableError`.
-    """
-    schema = schema_of(dimensions)
-    schema = pa.schema([schema.field(name) for name in columns])
-    waiting: list[Any] = []
-    rows = 0
-    for path, file, _ in _opened(files):
-        known = set(file.schema_arrow.names).intersection(columns)
-        for group in range(file.num_row_groups):
-            try:
-                table = file.read_row_group(group, columns=sorted(known), use_threads=False)
-                for name in [name for name in columns if name not in known]:
-                    table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
-                waiting.append(table.select(columns).cast(schema))
-            except (pa.ArrowException, OSError) as error:
-                raise _unreadable(path, error) from error
-            rows += len(table)
-            if rows >= ROW_GROUP:
-                yield pa.concat_tables(waiting).combine_chunks()
-                waiting, rows = [], 0
-    yield pa.concat_tables([schema.empty_table(), *waiting]).combine_chunks()
-
-
 def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
     """Raise `InputError` for a dimension that outcome files do not have."""
     if not by:
@@ -228,48 +193,6 @@ def check_dimensions(by: Sequence[str], files: Sequence[str]) -> None:
             raise InputError(
                 f"--by {dimension}: these outcome files have {', '.join(known) or 'no dimension'}"
             )
-
-
-def _opened(files: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
-    """Open files one after another; some ahead where they are afar. Yield name, file, bytes."""
-    if not any(map(locations.is_uri, files)):
-        for path in files:
-            yield path, *open_outcomes(path)
-        return
-    waiting: deque[tuple[str, Future[tuple[Any, int]]]] = deque()
-    pool = ThreadPoolExecutor(_AHEAD)
-    try:
-        for path in files:
-            waiting.append((path, pool.submit(open_outcomes, path)))
-            if len(waiting) == _AHEAD:
-                name, found = waiting.popleft()
-                yield name, *found.result()
-        for name, found in waiting:
-            yield name, *found.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def open_outcomes(path: str) -> tuple[Any, int]:
-    """A Parquet file or what stands in its place, and its size in bytes."""
-    if isinstance(path, InMemory):
-        return OutcomeTable(path, path.data), 0
-    source, size = locations.read(path)
-    try:
-        if locations.is_uri(path) and size <= _SMALL:
-            source = pa.BufferReader(source.read())
-        # From afar the columns of a row group are asked for at once.
-        return pq.ParquetFile(source, pre_buffer=locations.is_uri(path)), size
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str, error: Exception) -> StreamevalError:
-    """Return the error for an unreadable file, or for the store that it is in."""
-    wrong = InputError if isinstance(error, ValueError) or not locations.is_uri(path) else None
-    return (wrong or UnreachableError)(
-        f"{locations.redact(path)}: {locations.first_line(error, path)}"
-    )
 
 
 def _has_null(file: Any, group: int, column: str) -> bool:

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, TypeAlias
 
-from streameval.evaluation.readers.outcomes import whole_rows
+import pyarrow as pa
+
 from streameval.files.locations import is_uri
+from streameval.files.outcome_files import schema_of
+from streameval.files.outcome_reader import whole_rows
 from streameval.files.table_scans import parquet_scan
 from streameval.files.tables import connect
 from streameval.stats.intervals import Moments
@@ -101,7 +104,9 @@ def open_outcomes(connection: Any, files: Sequence[str], by: Sequence[str] = ())
             f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}"  # noqa: S608  # quoted
         )
         return
-    for number, rows in enumerate(whole_rows(files, [*_COLUMNS, *by], by)):
+    schema = schema_of(by)
+    wanted = pa.schema([schema.field(name) for name in (*_COLUMNS, *by)])
+    for number, rows in enumerate(whole_rows(files, wanted)):
         connection.register("rows", rows)
         how = "INSERT INTO slates" if number else "CREATE TABLE slates AS"
         connection.execute(f"{how} FROM rows")
