@@ -20,8 +20,8 @@ from streameval.profiles.envelopes import unwrap, without_types
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
-    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date at t",
-    "user_id": "userid uid user visitorid customerid clientid distinctid profileid memberid"
+    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t",
+    "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid deviceid anonymousid cookieid sessionid"
     " session u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
@@ -59,12 +59,34 @@ _LONGEST_EXAMPLE: Final = 40
 # What stands before the last name of a path, also within a function.
 _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 # The end of a name that tells the unit of its time.
-_UNIT: Final = re.compile(r"(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix|iso)\Z")
+_UNIT: Final = re.compile(
+    r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
+)
 _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
+# The end of the name of an id, whatever it is of.
+_ID: Final = re.compile(r"(id|uid|key|token)\Z")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
+
+
+class _Told(str):
+    """A path of which not its name but its values tell the field; `word` is a word for that."""
+
+    __slots__ = ("word",)
+    word: str
+
+    @classmethod
+    def of(cls, path: str, word: str) -> _Told:
+        """Return a path that is known to be of a field."""
+        told = cls(path)
+        told.word = word
+        return told
+
+    def below(self, path: str) -> _Told:
+        """Return the same field at another path."""
+        return self.of(path, self.word)
 
 
 def types_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
@@ -176,6 +198,8 @@ def _tells(read: Sequence[dict[str, Any]]) -> bool:
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
     kind = _kind_path(read)
+    told = _told(read, kind, _paths("user_id", fields))
+    read = [{told.get(path, path): value for path, value in leaves.items()} for leaves in read]
     groups: dict[str, list[dict[str, Any]]] = {}
     for leaves in read:
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
@@ -186,10 +210,11 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
+    own = _own_ids(read)
     made: dict[str, str] = {}
     for said, act in acts.items():
         when = f"when: {{{_yaml(kind)}: {said}}}" if said else ""
-        rule = None if said == "null" else _rule(when, act, groups[said])
+        rule = None if said == "null" else _rule(when, act, groups[said], own)
         if rule is not None and len(made) < _MOST_RULES:
             made[said] = rule
     rules = list(made.values())
@@ -206,6 +231,60 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         rules.append(_feedback(when, "click", plain))
     left = [said[:_LONGEST_EXAMPLE] for said in groups if said and said not in made]
     return rules, left[:_MOST_RULES]
+
+
+def _told(
+    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
+) -> dict[str, _Told]:
+    """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
+
+    There are more items than lists. A list has one user, and no two whole lists have one id. Of two
+    paths with as many values none is taken.
+    """
+    acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
+    shown = [leaves for act, leaves in acts if act == "shown"]
+    feedback = [leaves for act, leaves in acts if act not in {"", "shown"}]
+    listed = {each for leaves in shown for value in leaves.values() for each in _listed(value)}
+    fields, told = _together(feedback), {}
+    items, lists = {}, {}
+    named = _paths("item_id", fields)[:1]
+    for path in fields.keys() - {*users, *named}:
+        here, before = _values(path, feedback), _values(path, shown)
+        if not _ID.search(_name(path)):
+            continue
+        if here & (listed or before):
+            items[path] = here | before
+        of_one_user = len(_values(path, read, users)) == len(_values(path, read))
+        if here & before and of_one_user and (len(before) == len(shown) or not listed):
+            lists[path] = here | before
+    if not named and not _lists(fields):
+        told = {path: _Told.of(path, "itemid") for path in _most(items)}
+    if not _paths("request_id", _together(shown)):
+        lists = {path: known for path, known in lists.items() if path not in told}
+        told |= {path: _Told.of(path, "requestid") for path in _most(lists)}
+    return told
+
+
+def _values(
+    path: str, group: Sequence[dict[str, Any]], users: Sequence[str] = ()
+) -> set[tuple[Any, ...]]:
+    """Return the values at a path, each with its user's ids."""
+    found = [leaves for leaves in group if isinstance(leaves.get(path), str | int)]
+    return {(leaves[path], *map(leaves.get, users)) for leaves in found}
+
+
+def _listed(value: Any) -> Iterator[tuple[Any]]:
+    """Yield what stands in a list, and in its objects."""
+    for one in value if isinstance(value, list) else ():
+        below = dict(_leaves(one, "")).values() if isinstance(one, dict) else [one]
+        yield from ((each,) for each in below if isinstance(each, str | int))
+
+
+def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
+    """Return the path with the most values, if there is one."""
+    most = max(map(len, ids.values()), default=0)
+    found = [path for path, values in ids.items() if len(values) == most]
+    return found if len(found) == 1 else []
 
 
 def _other_users(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> tuple[str, set[str]]:
@@ -268,13 +347,13 @@ def _kind_path(read: Sequence[dict[str, Any]]) -> str | None:
     return named[0] if named else None
 
 
-def _rule(when: str, act: str, group: Sequence[dict[str, Any]]) -> str | None:
+def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[str]) -> str | None:
     """Return the rule for messages of a kind; None where they say nothing of lists or items."""
     fields = _together(group)
     lists, items = _lists(fields), _paths("item_id", fields)
     unnamed = act == "shown" and not items and _has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and _has_several(group)))):
-        return _slate(when, fields, _own_id(group))
+        return _slate(when, fields, next((path for path in own if path in fields), "request_id"))
     if not act or not (lists or items):
         return None
     if act != "shown":
@@ -292,15 +371,14 @@ def _has_several(group: Sequence[dict[str, Any]]) -> bool:
     return any(len(value) > 1 for value in found)
 
 
-def _own_id(group: Sequence[dict[str, Any]]) -> str:
-    """Return the path of an id that no two messages share: a list without a request has that."""
-    users = _paths("user_id", _together(group))
-    for path in group[0]:
-        values = {value for leaves in group if isinstance(value := leaves.get(path), str | int)}
-        last = _LAST.split(path)[-1].lower()
-        if len(values) == len(group) > 1 and last.endswith("id") and path not in users:
-            return path
-    return "request_id"
+def _own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the paths of ids that no two messages share: a list without a request has one."""
+    fields, found = _together(read), []
+    for path in fields.keys() - {*_paths("user_id", fields)}:
+        count = sum(isinstance(leaves.get(path), str | int) for leaves in read)
+        if _LAST.split(path)[-1].lower().endswith("id") and len(_values(path, read)) == count > 1:
+            found.append(path)
+    return [path for path in fields if path in found]
 
 
 def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str:
@@ -326,7 +404,10 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
     path, first = lists[0]
     item = _best("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else '"@"'
     before = f"{when}\n    " if when else ""
-    above = {f"$.{path}": value for path, value in fields.items()}
+    above = {
+        path.below(f"$.{path}") if isinstance(path, _Told) else f"$.{path}": value
+        for path, value in fields.items()
+    }
     each = f"{before}each: {_yaml(path)}  # $ is the message"
     return _event(each, "feedback", above, item_id=item, kind=source)
 
@@ -342,7 +423,11 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     }
     if shape != "slate" and not _paths("request_id", fields):
         del lines["request_id"]  # only a list must have one
-    written = "".join(f"\n      {field}: {source}" for field, source in lines.items())
+    guesses = {_yaml(path) for path in fields if isinstance(path, _Told)}
+    marked = {one: "  # a guess, by its values" for one in lines.values() if one in guesses}
+    written = "".join(
+        f"\n      {field}: {one}{marked.get(one, '')}" for field, one in lines.items()
+    )
     return f"  - {when}\n    {shape}:{written}" if when else f"  - {shape}:{written}"
 
 
@@ -363,11 +448,12 @@ def _variant(fields: dict[str, Any]) -> dict[str, str]:
 def _lists(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the paths of lists of items, each with its first one, the likeliest first.
 
-    Those have a known name, or objects with the id of an item.
+    Those have a known name, such as that of an item or its plural, or objects with the id of one.
     """
+    ids = _WORDS["item_id"].split()
     lists = {path: fields[path] for path in _paths("items", fields, list)}
     for path, found in fields.items():
-        if isinstance(found, list) and _item_ids(found):
+        if isinstance(found, list) and (_item_ids(found) or _name(path).removesuffix("s") in ids):
             lists.setdefault(path, found)
     for path in _paths("items", fields, str):
         for separator in "|;, ":
@@ -407,6 +493,8 @@ def _yaml(value: Any) -> str:
 def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
     """Return the paths of values of a type whose last name is a word for a field, best first."""
     names = {path: _name(path) for path, value in fields.items() if isinstance(value, of)}
+    if field == "position":
+        names = {path: name for path, name in names.items() if str(fields[path]).isdigit()}
     if field == "ts":
         names = {path: _UNIT.sub("", name) for path, name in names.items()}
     words = _WORDS[field].split()
@@ -417,6 +505,8 @@ def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | Non
 
 def _name(path: str) -> str:
     """Return the last name of a path in letters, with its owner's where both are one: `user.id`."""
+    if isinstance(path, _Told):
+        return path.word
     before, *rest = _LAST.split(path)
     letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
     names = [_UUID.sub("id", name) for name in letters]

@@ -144,6 +144,37 @@ TRACKERS = {
 }
 
 
+def app(event, **more):
+    """An event of somebody's own application."""
+    return {"event": event, "usr": {"id": "ann"}, "timestamp_unixtime_ms": AT} | more
+
+
+# Names that no list of words has: what was shown tells, since feedback has it too.
+BY_VALUES = {
+    "an auction of ads": [
+        app("imp", creative_id="a", auction_id="l1", app_id="x"),
+        app("imp", creative_id="b", auction_id="l1", app_id="x"),
+        app("clk", creative_id="b", auction_id="l1"),
+    ],
+    "the plural of an item's name": [
+        app("row_shown", trackId="l1", videoIds=["a", "b"]),
+        app("title_click", trackId="l1", videoId="b"),
+    ],
+    "items in lists alone": [
+        app("impression", product_ids=["a", "b"], miso_id="l1"),
+        app("click", product_ids=["b"], miso_id="l1"),
+    ],
+    "a list without a name for its items": [
+        app("recs_shown", tiles=["a", "b"], reco_uid="l1"),
+        app("tile_click", tile_key="b", reco_uid="l1"),
+    ],
+    "an index that is no place": [
+        app("search", token="l1", results=[{"doc": {"id": one, "index": "p"}} for one in "ab"]),
+        app("search_click", token="l1", doc={"id": "b", "index": "p"}),
+    ],
+}
+
+
 def drafted(messages, folder):
     """The draft for messages, and their events by it; fails for a rejected one."""
     values = [json.dumps(one).encode() for one in messages]
@@ -172,6 +203,35 @@ def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
             shown[event.position] = event.item_id
     assert shown == {1: "a", 2: "b"}
     assert feedback == [("click", "b"), ("purchase", "b")]
+
+
+@pytest.mark.parametrize("tracker", BY_VALUES)
+def test_values_tell_what_names_do_not(tracker, tmp_path):
+    text, events = drafted(BY_VALUES[tracker], tmp_path)
+    *shown, click = events
+    listed = [one.items if isinstance(one, SlateEvent) else [one.item_id] for one in shown]
+    items = [item for one in listed for item in one]
+    assert {(one.ts, one.user_id, one.request_id) for one in events} == {(AT, "ann", "l1")}
+    assert (items, click.item_id, click.feedback) == (["a", "b"], "b", "click")
+    assert "# a guess, by its values" in text
+
+
+def test_what_lists_share_is_not_their_id(tmp_path):
+    """A page of several lists, or a campaign of several users."""
+    lists = [app("shown", page_id="home", reco_id=f"l{number}", items=["a"]) for number in range(3)]
+    clicks = [one | {"event": "click", "items": None, "item": "a"} for one in lists]
+    _, events = drafted([*lists, *clicks], tmp_path)
+    assert [event.request_id for event in events] == ["l0", "l1", "l2"] * 2
+    values = [json.dumps(one | {"reco_id": None}).encode() for one in (*lists, *clicks)]
+    assert "request_id: request_id" in draft(values)
+    shown = [app("imp", adId="a", campaign_id="c"), app("imp", adId="b", campaign_id="c")]
+    shown[1]["usr"] = {"id": "bob"}
+    _, events = drafted([*shown, shown[0] | {"event": "clk"}], tmp_path)
+    assert [(event.item_id, event.request_id) for event in events] == [
+        ("a", None),
+        ("b", None),
+        ("a", None),
+    ]
 
 
 def test_a_draft_takes_several_events_out_of_one_message(tmp_path):
