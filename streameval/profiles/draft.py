@@ -182,7 +182,8 @@ def _parts(whole: Sequence[dict[str, Any]]) -> tuple[str, Sequence[dict[str, Any
         parts = [
             dict(_leaves(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
             for leaves in whole
-            for part in leaves.get(path) or ()
+            if isinstance(leaves.get(path), list)
+            for part in leaves[path]
         ]
         if _tells(parts):
             return path, parts
@@ -198,12 +199,14 @@ def _tells(read: Sequence[dict[str, Any]]) -> bool:
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
     kind = _kind_path(read)
+    groups, several = _groups(read, kind)
+    read = [leaves for group in groups.values() for leaves in group]
+    fields = _together(read)
     told = _told(read, kind, _paths("user_id", fields))
-    read = [{told.get(path, path): value for path, value in leaves.items()} for leaves in read]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for leaves in read:
-        value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
-        groups.setdefault("" if kind is None else _yaml(value), []).append(leaves)
+    groups = {
+        said: [{told.get(path, path): value for path, value in one.items()} for one in group]
+        for said, group in groups.items()
+    }
     others = _other_users(read, _paths("user_id", fields))
     groups = {said: _of_one_user(group, *others) for said, group in groups.items()}
     fields = _together(leaves for group in groups.values() for leaves in group)
@@ -214,6 +217,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     made: dict[str, str] = {}
     for said, act in acts.items():
         when = f"when: {{{_yaml(kind)}: {said}}}" if said else ""
+        if said in several:
+            when = _each(when, several[said])
         rule = None if said == "null" else _rule(when, act, groups[said], own)
         if rule is not None and len(made) < _MOST_RULES:
             made[said] = rule
@@ -231,6 +236,40 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         rules.append(_feedback(when, "click", plain))
     left = [said[:_LONGEST_EXAMPLE] for said in groups if said and said not in made]
     return rules, left[:_MOST_RULES]
+
+
+def _groups(
+    read: Sequence[dict[str, Any]], kind: str | None
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Return the messages of each kind, and the path of several lists within one.
+
+    Of such messages, as a page with rows is one, each list stands for itself.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    several: dict[str, str] = {}
+    for leaves in read:
+        value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
+        groups.setdefault("" if kind is None else _yaml(value), []).append(leaves)
+    if kind is None:
+        return groups, several
+    for said, group in groups.items():
+        fields = _together(group)
+        path = next(filter(lambda path: _has_lists(fields[path]), fields), None)
+        if path and act_of(fields.get(kind)) == "shown" and not _lists(fields):
+            several[said] = path
+            groups[said] = [
+                {kind: leaves.get(kind), **dict(_leaves(part, "")), **_above(leaves)}
+                for leaves in group
+                if isinstance(leaves.get(path), list)
+                for part in leaves[path]
+            ]
+    return groups, several
+
+
+def _has_lists(value: Any) -> bool:
+    """Tell whether the objects of a list have lists of items."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and bool(_lists(dict(_leaves(first, ""))))
 
 
 def _told(
@@ -268,16 +307,17 @@ def _told(
 def _values(
     path: str, group: Sequence[dict[str, Any]], users: Sequence[str] = ()
 ) -> set[tuple[Any, ...]]:
-    """Return the values at a path, each with its user's ids."""
-    found = [leaves for leaves in group if isinstance(leaves.get(path), str | int)]
-    return {(leaves[path], *map(leaves.get, users)) for leaves in found}
+    """Return the values at a path, each with its user, if `users` are paths of one."""
+    rows = ([leaves.get(name) for name in (path, *users)] for leaves in group)
+    rows = ([one if isinstance(one, str | int) else None for one in row] for row in rows)
+    return {(value, next(filter(None, user), None)) for value, *user in rows if value is not None}
 
 
-def _listed(value: Any) -> Iterator[tuple[Any]]:
+def _listed(value: Any) -> Iterator[tuple[Any, None]]:
     """Yield what stands in a list, and in its objects."""
     for one in value if isinstance(value, list) else ():
         below = dict(_leaves(one, "")).values() if isinstance(one, dict) else [one]
-        yield from ((each,) for each in below if isinstance(each, str | int))
+        yield from ((each, None) for each in below if isinstance(each, str | int))
 
 
 def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
@@ -403,13 +443,20 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
     path, first = lists[0]
     item = _best("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else '"@"'
+    return _event(_each(when, path), "feedback", _above(fields), item_id=item, kind=source)
+
+
+def _each(when: str, path: str) -> str:
     before = f"{when}\n    " if when else ""
-    above = {
+    return f"{before}each: {_yaml(path)}  # $ is the message"
+
+
+def _above(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message as a part of it names them."""
+    return {
         path.below(f"$.{path}") if isinstance(path, _Told) else f"$.{path}": value
         for path, value in fields.items()
     }
-    each = f"{before}each: {_yaml(path)}  # $ is the message"
-    return _event(each, "feedback", above, item_id=item, kind=source)
 
 
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:

@@ -1,6 +1,7 @@
 """Drafts of profiles for trackers that have none, used as they are."""
 
 import json
+import random
 
 import pytest
 
@@ -216,6 +217,21 @@ def test_values_tell_what_names_do_not(tracker, tmp_path):
     assert "# a guess, by its values" in text
 
 
+def test_a_draft_takes_several_lists_out_of_one_message(tmp_path):
+    """The rows of a page, each a list of its own."""
+    rows = [{"row_id": "r1", "items": ["a", "b"]}, {"row_id": "r2", "tiles": [], "items": ["c"]}]
+    page = app("page_served", page_id="home", rows=rows, ab_group="B")
+    click = app("click", page_id="home", row_id="r2", item_id="c")
+    for pages in ([page], [app("page_served", rows=[]), page]):
+        _, events = drafted([*pages, click], tmp_path)
+        assert [(one.request_id, one.items, one.variant) for one in events[:2]] == [
+            ("r1", ("a", "b"), "B"),
+            ("r2", ("c",), "B"),
+        ]
+        assert (events[2].request_id, events[2].item_id) == ("r2", "c")
+        assert {one.user_id for one in events} == {"ann"}
+
+
 def test_what_lists_share_is_not_their_id(tmp_path):
     """A page of several lists, or a campaign of several users."""
     lists = [app("shown", page_id="home", reco_id=f"l{number}", items=["a"]) for number in range(3)]
@@ -350,6 +366,39 @@ def test_a_draft_is_a_profile_whatever_stands_for_the_event(event, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(draft([json.dumps({"event": event, "uid": "ann", "ts": AT}).encode()]))
     assert len(library.mapping_of(str(file)).profile.rules) == 2
+
+
+NAMES = ["event", "type", "name", "user_id", "uid", "ts", "time", "items", "item_id", "id", "sku"]
+NAMES += ["request_id", "reco_id", "rows", "position", "variant", "token", "page_id", "products"]
+NAMES += ["data", "$x", "a.b", "product_ids", "key", "score"]
+SCALARS = ["shown", "click", "unlike", "a", "b", "", "2026-01-05T12:00:00Z", AT, 1, 0, True, None]
+SCALARS += [1.5, "x|y", '["a","b"]', '{"id":1}']
+
+
+def anything(chance, depth):
+    kind = chance.random()
+    if depth and kind < 0.5:
+        if kind < 0.25:
+            return message(chance, depth - 1)
+        return [anything(chance, depth - 1) for _ in range(chance.randint(0, 3))]
+    return chance.choice(SCALARS)
+
+
+def message(chance, depth=3):
+    names = chance.choices(NAMES, k=chance.randint(1, 7))
+    return {name: anything(chance, depth) for name in names}
+
+
+def test_a_draft_is_a_profile_whatever_the_messages_hold(seed, tmp_path):
+    chance = random.Random(seed)
+    for _ in range(20):
+        messages = [message(chance) for _ in range(chance.randint(1, 6))]
+        for one in messages if chance.random() < 0.5 else ():
+            one["event"] = chance.choice(["shown", "click", "purchase", "view"])
+        values = [json.dumps(one).encode() for one in messages]
+        file = tmp_path / "mine.yaml"
+        file.write_text(draft(values))
+        library.decoder_of(Definition(dimensions=("variant",)), str(file)).decode_batch(values)
 
 
 @pytest.mark.parametrize(
