@@ -83,8 +83,7 @@ def whole_rows(
     A column that a file lacks is null in its rows. Raises `InputError` for one that is `required`,
     `UnreadableError`, `UnreachableError`.
     """
-    waiting: list[pa.Table] = []
-    rows = 0
+    waiting, rows = [schema.empty_table()], 0
     for path, file, _ in opened_files(files):
         known = file.schema_arrow.names
         for name in required:
@@ -100,8 +99,8 @@ def whole_rows(
             rows += len(table)
             if rows >= ROW_GROUP:
                 yield pa.concat_tables(waiting).combine_chunks()
-                waiting, rows = [], 0
-    yield pa.concat_tables([schema.empty_table(), *waiting]).combine_chunks()
+                waiting, rows = [schema.empty_table()], 0
+    yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -44,7 +44,7 @@ class Outcomes(Frames):
         import pyarrow as pa
 
         try:
-            return pa.unify_schemas([_parquet(file).schema_arrow for file in self.files])
+            return pa.unify_schemas([file.schema_arrow for _, file, _ in self._opened()])
         except pa.ArrowException as error:
             raise InputError(f"{', '.join(self.paths)}: {str(error).splitlines()[0]}") from error
 
@@ -91,26 +91,24 @@ class Outcomes(Frames):
         """Return the rows as an Arrow C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _batches(self) -> Iterator[Any]:
-        import pyarrow as pa
+    def _opened(self) -> Iterator[tuple[str, Any, int]]:
+        from streameval.files.outcome_reader import opened_files
 
-        for name in self.files:
-            for batch in _parquet(name).iter_batches():
-                there = set(batch.schema.names)
-                columns = [
-                    batch.column(field.name)
-                    if field.name in there
-                    else pa.nulls(len(batch), field.type)
-                    for field in self.schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return opened_files(self.files)
+
+    def _batches(self) -> Iterator[Any]:
+        from streameval.files.outcome_reader import whole_rows
+
+        return (
+            batch for rows in whole_rows(self.files, self.schema) for batch in rows.to_batches()
+        )
 
     def _head(self) -> Rows:
         rows = (row for batch in self._batches() for row in batch.to_pylist())
         return Rows(list(islice(rows, _HEAD)))
 
     def _said(self) -> str:
-        rows = sum(_parquet(file).metadata.num_rows for file in self.files)
+        rows = sum(file.metadata.num_rows for _, file, _ in self._opened())
         return f"{rows:,} slates in {len(self.files):,} outcome files; the first {_HEAD}:"
 
     def __repr__(self) -> str:
@@ -137,10 +135,3 @@ def _require_outcomes(file: str) -> None:
 
     if not is_outcome_file(file):
         raise InputError(f"{redact(file)}: not an outcome file")
-
-
-def _parquet(file: str) -> Any:
-    from streameval.files.outcome_reader import open_outcomes
-
-    found, _ = open_outcomes(file)
-    return found
