@@ -63,8 +63,9 @@ _UNIT: Final = re.compile(
     r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
 _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
-# The end of the name of an id, whatever it is of.
-_ID: Final = re.compile(r"(id|uid|key|token)\Z")
+# The end of the name of an id, whatever it is of, and what is no item and no list.
+_ID: Final = re.compile(r"(id|key|token)\Z")
+_OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath, and what may need none in YAML.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -289,7 +290,7 @@ def _told(
     named = _paths("item_id", fields)[:1]
     for path in fields.keys() - {*users, *named}:
         here, before = _values(path, feedback), _values(path, shown)
-        if not _ID.search(_name(path)):
+        if not _ID.search(_name(path)) or _OTHER.search(_name(path)):
             continue
         if here & (listed or before):
             items[path] = here | before

@@ -233,14 +233,14 @@ def test_a_draft_takes_several_lists_out_of_one_message(tmp_path):
 
 
 def test_what_lists_share_is_not_their_id(tmp_path):
-    """A page of several lists, or a campaign of several users."""
-    lists = [app("shown", page_id="home", reco_id=f"l{number}", items=["a"]) for number in range(3)]
+    """A page of several lists, a visit, or what several users have."""
+    lists = [app("shown", place_id="p", reco_id=f"l{number}", items=["a"]) for number in range(3)]
     clicks = [one | {"event": "click", "items": None, "item": "a"} for one in lists]
     _, events = drafted([*lists, *clicks], tmp_path)
     assert [event.request_id for event in events] == ["l0", "l1", "l2"] * 2
     values = [json.dumps(one | {"reco_id": None}).encode() for one in (*lists, *clicks)]
     assert "request_id: request_id" in draft(values)
-    shown = [app("imp", adId="a", campaign_id="c"), app("imp", adId="b", campaign_id="c")]
+    shown = [app("imp", adId=ad, visit_id=f"v{ad}", deal_id="c") for ad in ("a", "b")]
     shown[1]["usr"] = {"id": "bob"}
     _, events = drafted([*shown, shown[0] | {"event": "clk"}], tmp_path)
     assert [(event.item_id, event.request_id) for event in events] == [
