@@ -18,7 +18,7 @@ from streameval.files.locations import is_uri
 from streameval.files.outcome_files import schema_of
 from streameval.files.outcome_reader import whole_rows
 from streameval.files.table_scans import parquet_scan
-from streameval.files.tables import connect
+from streameval.files.tables import connect, size
 from streameval.stats.intervals import Moments
 
 POINTS: Final = 60
@@ -30,7 +30,9 @@ BINS: Final = 10
 TAIL: Final = 50
 SCORE_UNITS: Final = 10**6
 _COLUMNS: Final = ("user", "request", "time", "items", "positions", "ranks", "scores", "gains")
+# More files of fewer bytes each are copied: to open one costs more than to copy its rows.
 _MANY: Final = 100
+_SMALL: Final = 100_000
 
 _ITEMS: Final = """
     SELECT item, count(*) AS impressions, count(*) FILTER (gain > 0) AS positives
@@ -97,13 +99,16 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
 def open_outcomes(connection: Any, files: Sequence[str], by: Sequence[str] = ()) -> None:
     """Make the table `slates` of the columns that charts need, with the dimensions `by`.
 
-    Each chart reads all of it, so rows are copied where they are afar or in many files.
+    Each chart reads all of it, so rows are copied where they are afar or in many small files.
     """
-    if len(files) <= _MANY and not any(map(is_uri, files)):
+    afar = any(map(is_uri, files))
+    if not afar and (len(files) <= _MANY or size(files) > len(files) * _SMALL):
         connection.execute(
             f"CREATE VIEW slates AS SELECT * FROM {parquet_scan(files)}"  # noqa: S608  # quoted
         )
         return
+    # As much as the files, which are compressed.
+    connection.execute("PRAGMA force_compression = 'auto'")
     schema = schema_of(by)
     wanted = pa.schema([schema.field(name) for name in (*_COLUMNS, *by)])
     for number, rows in enumerate(whole_rows(files, wanted)):
