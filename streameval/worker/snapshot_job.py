@@ -248,30 +248,44 @@ def _snapshot(settings: Settings, token: int, *, tidy: bool) -> int:
         return error.exit_code
     log.info("snapshot %s", folder)
     if not is_installed("duckdb"):  # else at the end of the checks, which may need the files
+        _discard_copies(settings, time.time())
         _remove_old(settings)
     return 0
 
 
 def _followers(settings: Settings, token: int, folder: Path) -> int:
     """Do the work that follows a snapshot; then remove the old snapshots and copies it kept."""
-    from streameval.files.outcome_days import COPIES, discard_unused
     from streameval.files.snapshots import retire_old
 
-    # Snapshots use copies too, and go on while checks take longer than the interval.
-    begun = time.time() - 2 * settings.snapshot_interval / 1000
-    went_through = []
+    begun, went_through = time.time(), []
     if settings.outcomes is not None:
         went_through += [_without_crossed(settings, token), _daily(settings, folder)]
     if settings.checks is not None:
         went_through.append(_check(settings, folder))
     try:
         retire_old(settings)
-        if all(went_through):  # else the next run wants copies that this one did not use
-            discard_unused(folder.parent / COPIES, begun)
     except StreamevalError as error:
         log.warning("old snapshots stay: %s", error)
+    if all(went_through):  # else the next run wants copies that this one did not use
+        _discard_copies(settings, begun)
     _remove_old(settings)
     return 0
+
+
+def _discard_copies(settings: Settings, begun: float) -> None:
+    """Remove the copies of outcome files that no job has used since two intervals before `begun`.
+
+    Snapshots use some too, and go on while checks take longer than the interval. Errors are only
+    logged.
+    """
+    from streameval.files.outcome_days import COPIES, discard_unused
+
+    assert settings.snapshots is not None, "a snapshot was taken"
+    try:
+        since = begun - 2 * settings.snapshot_interval / 1000
+        discard_unused(settings.snapshots / COPIES, since)
+    except StreamevalError as error:
+        log.warning("old copies of outcome files stay: %s", error)
 
 
 def _remove_old(settings: Settings) -> None:

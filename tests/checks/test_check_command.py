@@ -351,12 +351,16 @@ def test_copies_stay_until_checks_ran_that_do_not_use_them(service, tmp_path, mo
     settings, _, later = scheduled(service, tmp_path)
     copies = later.parent / outcome_days.COPIES
     unused = copies / "dt=2023-11-14" / "hour=00" / "unused.parquet"
-    unused.parent.mkdir(parents=True)
-    unused.touch()
-    os.utime(unused, (0, 0))
+    recent = copies / "dt=2023-11-13" / "hour=00" / "of-the-last-snapshot.parquet"
+    interval = settings.snapshot_interval / 1000
+    for path, age in ((unused, 3 * interval), (recent, interval)):
+        path.parent.mkdir(parents=True)
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
     away = settings.model_copy(update={"outcomes": str(tmp_path / "away")})
     assert snapshot_job._followers(away, 1, later) == 0
-    assert list(copies.rglob("*.parquet")) == [unused]
+    assert sorted(copies.rglob("*.parquet")) == [recent, unused]
     assert snapshot_job._followers(settings, 1, later) == 0
     assert not unused.parent.exists()
-    assert len(list(copies.rglob("*.parquet"))) > 1
+    assert recent.exists()
+    assert len(list(copies.rglob("*.parquet"))) > 2
