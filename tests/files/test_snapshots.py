@@ -30,6 +30,7 @@ from streameval.base.steps import drain
 from streameval.core.checkpoint import checkpoint
 from streameval.core.fingerprint import fingerprint
 from streameval.core.partition import Partition
+from streameval.files.outcome_days import COPIES
 from streameval.files.outcome_files import pseudonyms
 from streameval.files.snapshot_folder import last_daily, snapshots, taken_at
 from streameval.files.snapshots import manifest_of, retire, retire_old, take, take_from
@@ -506,6 +507,28 @@ def test_a_worker_without_duckdb_takes_snapshots_and_says_that_checks_need_it(
         SnapshotSchedule(some_settings(None, tmp_path, **given))
         assert len(caplog.messages) == warnings
     assert extras.install("evaluate") in caplog.messages[0]
+
+
+def test_a_worker_without_duckdb_removes_the_copies_that_its_snapshots_do_not_use(
+    tmp_path, monkeypatch
+):
+    """No checks follow that would."""
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    settings = some_settings(None, tmp_path)
+    ages = {"used": 1, "unused": 3}  # in intervals
+    hour = tmp_path / COPIES / "dt=2026-01-31" / "hour=07"
+    hour.mkdir(parents=True)
+    for name, age in ages.items():
+        (hour / name).touch()
+        then = time.time() - age * settings.snapshot_interval / 1000
+        os.utime(hour / name, (then, then))
+
+    async def taken(*_, **__):
+        return tmp_path / "a snapshot"
+
+    monkeypatch.setattr("streameval.files.snapshots.take", taken)
+    assert snapshot_job._snapshot(settings, 1, tidy=True) == 0
+    assert [path.name for path in hour.iterdir()] == ["used"]
 
 
 def test_a_folder_that_is_away_does_not_end_the_leader(schedule, monkeypatch, caplog):
