@@ -185,12 +185,11 @@ def _became(
 
 
 def _maps(profile: str, messages: Sequence[bytes]) -> bool:
-    """Tell whether a built-in profile refuses no message, or makes an event of one."""
+    """Tell whether a built-in profile makes an event of a message."""
     from streameval.core.definition import Definition
     from streameval.profiles import library
 
-    decoded = library.decoder_of(Definition(), profile).decode_records(messages)
-    return bool(decoded.events) or not decoded.rejected
+    return bool(library.decoder_of(Definition(), profile).decode_records(messages).events)
 
 
 def draft_profile(files: Sequence[str]) -> str:
@@ -213,6 +212,7 @@ def draft_profile(files: Sequence[str]) -> str:
     if not count:
         return around + draft(messages)
     if not _maps(profile, messages):  # another tracker's fields may have the same names
-        return f"{lines} {profile}, which takes none.\n{around}{draft(messages)}"
+        known = f"{profile}, which takes none (`streameval profiles {profile}` prints it)"
+        return f"{lines} {known}.\n{around}{draft(messages)}"
     head = f"{lines} this profile.\n"
     return head + around + library.text_of(profile)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
@@ -37,6 +37,8 @@ MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
 # What paths may ask for that is no field of a message (`envelopes.beside`).
 _AROUND: Final = re.compile(rf"\b(?:{ENVELOPE}|_key|_headers)\b")
+# Texts of which the letters are known: most are the names of events.
+_KNOWN_TEXTS: Final = 1_000
 _NONE: Final = "finds nothing"
 _CONST: Final = "const"
 # Fields in which trackers put the name of an event.
@@ -164,6 +166,7 @@ class Mapping:
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
         ]
         self._choose = _chooser(self._rules)
+        self._choose_alike = _chooser(self._rules, alike=True)
         asked = _AROUND.findall(profile.model_dump_json(include={"split", "rules"}))
         self._keep, self.reads_records = ENVELOPE in asked, bool(asked)
 
@@ -207,9 +210,12 @@ class Mapping:
         return ({**part, **held} if isinstance(part, dict) else part for part in parts)
 
     def rule_of(self, message: Any) -> _CompiledRule | None:
-        """Return the first rule that holds for a message, if any does."""
+        """Return the first rule that holds for a message, if any does.
+
+        Of its texts the spelling does not count where no rule has them exactly.
+        """
         try:
-            return self._choose(message, message)
+            return self._choose(message, message) or self._choose_alike(message, message)
         except ValueError:  # of a function of JMESPath: its rule does not hold
             return next((rule for rule in self._rules if rule.holds(message)), None)
 
@@ -533,25 +539,45 @@ def _product(factors: Sequence[Path]) -> Path:
     return multiply
 
 
-def _chooser(rules: Sequence[_CompiledRule]) -> Callable[[Any, Any], _CompiledRule | None]:
-    """Return the function that finds the first rule for a message, given twice."""
+def _chooser(
+    rules: Sequence[_CompiledRule], *, alike: bool = False
+) -> Callable[[Any, Any], _CompiledRule | None]:
+    """Return the function that finds the first rule for a message, given twice.
+
+    `alike`: values of a rule hold whatever their spelling, and expressions are not looked at.
+    """
     code, lines, found = Code(), list[str](), dict[str, str]()
+    read = code.value(_unspelt)
     for rule in rules:
-        if isinstance(rule.when, str):
-            test = code.condition(rule.when)
-        else:
+        if not isinstance(rule.when, str):
             wanted = (rule.when or {}).items()
             for path, _ in wanted:
                 if path not in found:  # one look for all rules
                     found[path] = code.new()
-                    lines.append(f"{found[path]} = {code.path(path)}")
-            tests = [f"{found[path]} in {code.value(_set(value))}" for path, value in wanted]
+                    look = code.path(path)
+                    lines.append(f"{found[path]} = {f'{read}({look})' if alike else look}")
+            values = [(path, [*map(_unspelt, _set(v))] if alike else _set(v)) for path, v in wanted]
+            tests = [f"{found[path]} in {code.value(value)}" for path, value in values]
             test = " and ".join(tests) or "True"
+        elif alike:
+            continue
+        else:
+            test = code.condition(rule.when)
         lines.append(f"if {test}: return {code.value(rule)}")
     choose: Callable[[Any, Any], _CompiledRule | None] = code.function(
         "element, message", [*lines, "return None"]
     )
     return choose
+
+
+def _unspelt(value: Any) -> Any:
+    """Return a text in small letters and digits alone, if it has any; another value as it is."""
+    return _in_letters(value) if isinstance(value, str) else value
+
+
+@lru_cache(_KNOWN_TEXTS)
+def _in_letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold())) or text
 
 
 def _set(value: Any) -> Sequence[Any]:

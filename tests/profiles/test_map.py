@@ -226,9 +226,19 @@ def test_init_drafts_where_the_profile_of_like_names_takes_nothing(tmp_path):
         "at": 1767614400,
     }
     done = streameval("map", file_of(tmp_path, one), "--init", folder=tmp_path)
-    said = "# 1 of 1 lines look like messages of recsys_app, which takes none.\n# A draft"
-    assert done.stdout.startswith(said)
+    assert done.stdout.startswith(
+        "# 1 of 1 lines look like messages of recsys_app, which takes none"
+        " (`streameval profiles recsys_app` prints it).\n# A draft"
+    )
     assert "ts: {from: at, unit: auto}" in done.stdout
+
+
+def test_init_drafts_where_a_known_tracker_sends_events_of_its_owners_names(tmp_path):
+    call = {"type": "track", "messageId": "m", "userId": "u", "timestamp": "2026-01-05T12:00:00Z"}
+    shown = call | {"event": "Recs Shown", "properties": {"products": [{"product_id": "i"}]}}
+    done = streameval("map", file_of(tmp_path, shown), "--init", folder=tmp_path)
+    assert done.stdout.startswith("# 1 of 1 lines look like messages of segment, which takes none")
+    assert 'when: {event: "Recs Shown"}\n    slate:' in done.stdout
 
 
 def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):

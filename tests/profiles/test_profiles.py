@@ -856,6 +856,34 @@ def test_what_no_rule_takes_is_ignored_and_counted_by_name():
     assert one.fresh() == []
 
 
+@pytest.mark.parametrize(
+    "name", ["product clicked", "PRODUCT_CLICKED", "product-clicked", "ProductClicked"]
+)
+def test_a_name_of_another_spelling_is_taken(name):
+    assert mapped("segment", CLICKED | {"event": name}) == [did("click", "p1", user="a")]
+
+
+def test_the_spelling_of_a_name_counts_where_a_rule_has_it_exactly():
+    first = with_fields()["rules"][0]["feedback"]
+    rules = [
+        {"when": {"e": kind}, "feedback": first | {"kind": {"const": kind}}}
+        for kind in ("View", "view", "é-1", 7, "+", "-")
+    ]
+    named = [CLICK | {"e": name} for name in ("view", "VIEW", "View", "É 1", 7, "-")]
+    found = [each["feedback"] for each in mapped({"rules": rules}, *named)]
+    assert found == ["view", "View", "View", "é-1", "7", "-"]
+    one = decoder({"rules": rules})
+    one.decode_batch([json.dumps(CLICK | {"e": "*"}).encode()])
+    assert one.ignored == {"*": 1}
+
+
+def test_an_expression_compares_texts_exactly():
+    (rule,) = with_fields()["rules"]
+    one = decoder({"rules": [rule | {"when": "e == 'c'"}]})
+    one.decode_batch([json.dumps(CLICK | {"e": "C"}).encode()])
+    assert one.ignored == {"messages without a name": 1}
+
+
 def test_a_name_that_no_rule_takes_forges_no_line_of_a_log():
     one = decoder("segment")
     one.decode_batch([json.dumps({"event": "a\nERROR b\x1b[31m"}).encode()])
