@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -184,16 +185,39 @@ def _became(
     return said + (f"; rules {', '.join(several)} hold too: the first counts" if several else "")
 
 
-def _maps(profile: str, messages: Sequence[bytes]) -> bool:
-    """Tell whether a built-in profile makes an event of a message."""
-    from streameval.core.definition import Definition
-    from streameval.profiles import library
+def _by(profile: str, messages: Sequence[bytes]) -> tuple[Decoded, list[Mapped]]:
+    """Map messages by the text of a profile."""
+    import yaml
 
-    return bool(library.decoder_of(Definition(), profile).decode_records(messages).events)
+    from streameval.core.definition import Definition
+    from streameval.profiles.decoder import ProfileDecoder
+    from streameval.profiles.language import Profile as Model
+    from streameval.profiles.mapping import Mapping
+
+    mapping = Mapping(Model.model_validate(yaml.safe_load(profile)))
+    return ProfileDecoder.by(Definition(), "", mapping).take(messages)
+
+
+def _with_base(profile: str, messages: Sequence[bytes]) -> str:
+    """Return a profile that counts positions as messages do: from 0 or from 1.
+
+    Fewer are rejected then, or their first position is 1.
+    """
+
+    def unlike(text: str) -> tuple[int, int]:
+        decoded, mapped = _by(text, messages)
+        items = (item for one in mapped for item in (one.fields, *(one.fields.get("items") or ())))
+        found = [
+            item["position"] for item in items if isinstance(item, dict) and "position" in item
+        ]
+        return len(decoded.rejected), min(found, default=0)
+
+    other = re.sub("(?<=base: )[01](?=[,}])", lambda found: str(1 - int(found[0])), profile)
+    return min(profile, other, key=unlike)
 
 
 def draft_profile(files: Sequence[str]) -> str:
-    """Return the profile for the format of most lines, or a draft from their fields."""
+    """Return the known profile that takes most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
     from streameval.profiles.draft import draft, taken_out, types_off
@@ -207,12 +231,17 @@ def draft_profile(files: Sequence[str]) -> str:
         found.profile for value in messages if (found := format_of(value)) and found.profile
     )
     formats["native"] = sum(map(is_ours, messages))
-    ((profile, count),) = formats.most_common(1)
-    lines = f"# {count:,} of {len(messages):,} lines look like messages of"
-    if not count:
+    texts = {
+        profile: _with_base(library.text_of(profile), messages)
+        for profile, count in formats.items()
+        if count
+    }
+    if not texts:
         return around + draft(messages)
-    if not _maps(profile, messages):  # another tracker's fields may have the same names
+    taken = {name: len(set(_by(text, messages)[0].records)) for name, text in texts.items()}
+    profile = max(texts, key=lambda name: (taken[name], formats[name]))
+    lines = f"# {formats[profile]:,} of {len(messages):,} lines look like messages of"
+    if not taken[profile]:  # another tracker's fields may have the same names
         known = f"{profile}, which takes none (`streameval profiles {profile}` prints it)"
         return f"{lines} {known}.\n{around}{draft(messages)}"
-    head = f"{lines} this profile.\n"
-    return head + around + library.text_of(profile)
+    return f"{lines} this profile.\n{around}{texts[profile]}"

@@ -216,6 +216,40 @@ def test_init_recognises_each_format(profile, tmp_path):
     )
 
 
+@pytest.mark.parametrize("profile", ["segment", "ubi_impressions", "ga4_measurement"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_init_counts_positions_as_the_file_does(profile, first, tmp_path):
+    write = (trackers.WRITERS | trackers.PARTLY)[profile]
+    moved = first - (profile != "ga4_measurement")
+    calls = file_of(tmp_path, *(_moved(write(event), moved) for event in EVENTS))
+    mine = streameval("map", calls, "--init", folder=tmp_path).stdout
+    assert f", base: {first}}}" in mine
+    (tmp_path / "mine.yaml").write_text(mine)
+    done = streameval("map", calls, "--profile", "mine.yaml", folder=tmp_path)
+    usual = file_of(tmp_path, *map(write, EVENTS))
+    assert done.stdout == streameval("map", usual, "--profile", profile, folder=tmp_path).stdout
+    assert '"position":1' in done.stdout.replace(" ", "")
+
+
+def _moved(message, by):
+    """The message with its positions moved by so many."""
+    if isinstance(message, dict):
+        return {
+            name: value + by
+            if name in {"position", "ordinal", "index"} and isinstance(value, int)
+            else _moved(value, by)
+            for name, value in message.items()
+        }
+    return [_moved(one, by) for one in message] if isinstance(message, list) else message
+
+
+def test_init_takes_the_profile_that_takes_most(tmp_path):
+    """Events of UBI's own clients also have the text that was searched for, as queries do."""
+    usual = [{"user_query": "hat"} | trackers.PARTLY["ubi_impressions"](one) for one in EVENTS]
+    done = streameval("map", file_of(tmp_path, *usual), "--init", folder=tmp_path)
+    assert done.stdout.endswith(library.text_of("ubi_impressions"))
+
+
 def test_init_drafts_where_the_profile_of_like_names_takes_nothing(tmp_path):
     """These have the names of recsys.app's outcomes, and another one for the time."""
     one = {
