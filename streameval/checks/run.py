@@ -13,7 +13,7 @@ from streameval.checks.catalogue import CHECKS
 from streameval.checks.evidence import Evidence, readable
 from streameval.checks.result import Check, CheckSettings, Found, Result
 from streameval.checks.specification import Specification
-from streameval.files.outcome_reader import UnreadableError
+from streameval.files.locations import UnreadableError
 
 
 def run(

@@ -42,6 +42,10 @@ class NoFileError(InputError):
     """There is no file of that name."""
 
 
+class UnreadableError(InputError):
+    """A file is damaged."""
+
+
 class Location(NamedTuple):
     """A file system, and the path of a file or folder in it."""
 
@@ -202,6 +206,12 @@ def is_away(error: BaseException, name: str) -> bool:
         return True
     # On a disk those of damage have no number; from afar few are of damage.
     return isinstance(error, OSError) and (error.errno is not None or is_uri(name))
+
+
+def unread(name: str, error: Exception) -> UnreachableError | UnreadableError:
+    """Return the error for a file that cannot be read: it is damaged, or its store is away."""
+    wrong = UnreachableError if is_away(error, name) else UnreadableError
+    return wrong(f"{redact(name)}: {first_line(error, name)}")
 
 
 def first_line(error: BaseException, name: str) -> str:

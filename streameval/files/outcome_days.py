@@ -31,14 +31,16 @@ import pyarrow.parquet
 from streameval.base.errors import InputError, UnreachableError
 from streameval.files.locations import (
     NoFileError,
+    UnreadableError,
     join,
     list_folder,
     open_location,
     reaching,
+    redact,
     require_bucket,
 )
-from streameval.files.outcome_files import opened, schema_of
-from streameval.files.outcome_reader import UnreadableError, whole_rows
+from streameval.files.outcome_files import OutcomeFile, opened, schema_at, schema_of
+from streameval.files.outcome_reader import whole_rows
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -104,25 +106,33 @@ class OutcomeDays:
             for info in list_folder(files, f"{base}/dt={day}", recursive=True):
                 if info.is_file and info.path.endswith(".parquet"):
                     hours[info.path.removeprefix(f"{base}/").rpartition("/")[0]].append(info)
-        few = [info.path for infos in hours.values() if len(infos) <= FEW for info in infos]
-        self._require_columns(few)
-        found = [opened(few, self._location, self._dimensions)] if few else []
-        copies = [self.copy(infos) for infos in hours.values() if len(infos) > FEW]
+        few = [info for infos in hours.values() if len(infos) <= FEW for info in infos]
+        self._require_columns(self._names(few))
+        paths = [info.path for info in few]
+        found = [opened(paths, self._location, self._dimensions)] if few else []
+        many = [infos for infos in hours.values() if len(infos) > FEW]
+        copies = [self._copy(infos, partial(self._names, infos)) for infos in many]
         if copies:
             found.append(opened(copies, self._copies, self._dimensions))
         return found
 
-    def copy(
-        self,
-        infos: Sequence[fs.FileInfo],
-        is_wanted: Callable[[fs.FileInfo], bool] | None = None,
-        by: str = "",
-    ) -> str:
-        """Name the copy of files of one hour; it is written where it is not there.
+    def names(
+        self, files: Sequence[OutcomeFile], is_wanted: Callable[[str], bool], by: str
+    ) -> list[str]:
+        """Name the files of an hour that `is_wanted` chooses by name, or one copy of their rows.
 
-        It has the rows of all, or of those that `is_wanted` (called in threads) chooses; `by` says
-        how. Raises as `dataset`.
+        There is a copy where an hour has many. `is_wanted` is called in threads; `by` says how it
+        chooses. Raises as `dataset`.
         """
+        choose = partial(_wanted, [file.name for file in files], is_wanted)
+        if len(files) <= FEW:
+            return choose()
+        return [self._copy([file.info for file in files], choose, by)]
+
+    def _copy(
+        self, infos: Sequence[fs.FileInfo], choose: Callable[[], list[str]], by: str = ""
+    ) -> str:
+        """Name the copy of files of one hour; one that is not there is made of those chosen."""
         names = [info.path for info in infos]
         hour = names[0].removeprefix(f"{self._location.path}/").rpartition("/")[0]
         of = [(info.path, info.size, info.mtime_ns) for info in infos]
@@ -134,7 +144,7 @@ class OutcomeDays:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 passing = path.with_name(f"_{os.getpid()}-{path.name}")
                 try:
-                    self._write(passing, names if is_wanted is None else _wanted(infos, is_wanted))
+                    self._write(passing, choose())
                     passing.rename(path)
                 finally:
                     passing.unlink(missing_ok=True)
@@ -143,22 +153,25 @@ class OutcomeDays:
 
     def _write(self, path: Path, names: Sequence[str]) -> None:
         schema = schema_of(self._dimensions)
-        files = [join(self._root, name.removeprefix(f"{self._location.path}/")) for name in names]
         with path.open("wb") as file:
             with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-                for rows in self._readable(whole_rows(files, schema, _NEEDED)):
+                for rows in self._readable(whole_rows(names, schema, _NEEDED)):
                     writer.write_table(rows)
             file.flush()
             os.fsync(file.fileno())
 
+    def _names(self, infos: Sequence[fs.FileInfo]) -> list[str]:
+        base = f"{self._location.path}/"
+        return [join(self._root, info.path.removeprefix(base)) for info in infos]
+
     def _require_columns(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            read = partial(columns_of, files=self._location.files)
-            for name, known in zip(names, pool.map(read, names), strict=True):
+            for name, known in zip(names, pool.map(_columns_of, names), strict=True):
                 for column in _NEEDED:
                     if column not in known:
                         raise InputError(
-                            f"{self._subject}: {name}: no column {column}: not an outcome file"
+                            f"{self._subject}: {redact(name)}: no column {column}: not an outcome"
+                            " file"
                         )
 
     def _readable(self, rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -169,18 +182,15 @@ class OutcomeDays:
             raise unreadable(self._subject, str(error), is_away=away) from error
 
 
-def _wanted(infos: Sequence[fs.FileInfo], is_wanted: Callable[[fs.FileInfo], bool]) -> list[str]:
+def _wanted(names: Sequence[str], is_wanted: Callable[[str], bool]) -> list[str]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return [
-            info.path for info, yes in zip(infos, pool.map(is_wanted, infos), strict=True) if yes
-        ]
+        return [name for name, yes in zip(names, pool.map(is_wanted, names), strict=True) if yes]
 
 
-def columns_of(name: str, files: fs.FileSystem) -> Sequence[str]:
-    """Name the columns of an outcome file; of a damaged one those that each has."""
+def _columns_of(name: str) -> Sequence[str]:
     try:
-        known: Sequence[str] = pa.parquet.read_schema(name, filesystem=files).names
-    except (pa.ArrowException, OSError):
+        known: Sequence[str] = schema_at(name).names
+    except (InputError, UnreachableError):
         return _NEEDED  # whoever reads the rows tells of it
     return known
 

@@ -41,13 +41,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyarrow import fs
 
-from streameval.base.errors import InputError, UnreachableError
 from streameval.core.outcome import Outcome, Span
 from streameval.files.locations import (
     MARKER,
     Location,
-    first_line,
-    is_uri,
     join,
     list_folder,
     open_location,
@@ -56,6 +53,7 @@ from streameval.files.locations import (
     redact,
     require_bucket,
     require_owner,
+    unread,
 )
 
 if TYPE_CHECKING:
@@ -221,6 +219,18 @@ def _dimensions_of(paths: Sequence[str], files: fs.FileSystem) -> list[str]:
     """Return the dimensions of the outcome file that is named, if one is."""
     found = [dimensions_in(pa.parquet.read_schema(path, filesystem=files)) for path in paths]
     return found[0] if found else []
+
+
+def schema_at(name: str) -> pa.Schema:
+    """Return the columns and the metadata of an outcome file.
+
+    Raises `InputError`, for a damaged one `UnreadableError`, `UnreachableError`.
+    """
+    file, _ = read(name)
+    try:
+        return pa.parquet.read_schema(file)
+    except (pa.ArrowException, OSError) as error:
+        raise unread(name, error) from error
 
 
 def visible(location: Location) -> list[str]:
@@ -399,15 +409,9 @@ class OutcomeFolder:
         """Whether a file has rows as this folder writes them today.
 
         These are rows of the same definition, with a column of that name, and with users as this
-        folder names them, or `by_ids`. Raises `InputError` for a
-        file that is damaged, `UnreachableError`.
+        folder names them, or `by_ids`. Raises as `schema_at`.
         """
-        file, _ = read(name)
-        try:
-            schema = pa.parquet.read_schema(file)
-        except (pa.ArrowException, OSError) as error:
-            wrong = UnreachableError if is_uri(name) else InputError
-            raise wrong(f"{redact(name)}: {first_line(error, name)}") from error
+        schema = schema_at(name)
         theirs = json.loads((schema.metadata or {}).get(b"streameval", "{}"))
         ours = json.loads(self.about)
         alike = theirs.get("pseudonymous") is ours["pseudonymous"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streameval.base.errors import InputError, StreamevalError, UnreachableError
+from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
 from streameval.files import locations
 from streameval.files.outcome_columns import OutcomeTable
@@ -24,10 +24,6 @@ from streameval.files.outcome_files import ROW_GROUP
 # whole.
 _AHEAD: Final = 8
 _SMALL: Final = 1 << 20
-
-
-class UnreadableError(InputError):
-    """An outcome file cannot be read."""
 
 
 def opened_files(files: Sequence[str]) -> Iterator[tuple[str, Any, int]]:
@@ -64,15 +60,7 @@ def open_outcomes(path: str) -> tuple[Any, int]:
         # From afar the columns of a row group are asked for at once.
         return pq.ParquetFile(source, pre_buffer=locations.is_uri(path)), size
     except (pa.ArrowException, OSError) as error:
-        raise unread(path, error) from error
-
-
-def unread(path: str, error: Exception) -> StreamevalError:
-    """Return the error for an unreadable file, or for the store that it is in."""
-    damaged = isinstance(error, ValueError) or not locations.is_uri(path)
-    return (UnreadableError if damaged else UnreachableError)(
-        f"{locations.redact(path)}: {locations.first_line(error, path)}"
-    )
+        raise locations.unread(path, error) from error
 
 
 def whole_rows(
@@ -95,7 +83,7 @@ def whole_rows(
                 table = file.read_row_group(group, columns=columns, use_threads=False)
                 waiting.append(table if table.schema == schema else _shaped(table, schema))
             except (pa.ArrowException, OSError) as error:
-                raise unread(path, error) from error
+                raise locations.unread(path, error) from error
             rows += len(table)
             if rows >= ROW_GROUP:
                 yield pa.concat_tables(waiting).combine_chunks()

@@ -7,7 +7,6 @@ the arm, which outcome files could not promise. It never changes, and takes one 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-from pyarrow.fs import FileInfo
 
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS, MIN_TS
@@ -29,9 +27,9 @@ from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.core.windows.tables import cluster_of
 from streameval.experiments.past import Past, Served, adjusted_rows
 from streameval.experiments.scorecard import Row
-from streameval.files.locations import first_line, is_away, reaching, read
-from streameval.files.outcome_days import FEW, OutcomeDays, columns_of, unreadable
-from streameval.files.outcome_files import OutcomeFolder
+from streameval.files.locations import UnreadableError, first_line, is_away, reaching, read
+from streameval.files.outcome_days import OutcomeDays, unreadable
+from streameval.files.outcome_files import OutcomeFolder, schema_at
 from streameval.files.snapshot_folder import snapshots
 from streameval.store.user_scan import UserRow
 
@@ -165,17 +163,18 @@ def files_before(outcomes: str, copies: Path, column: str, end: int) -> Iterator
     """
     folder, days = OutcomeFolder(outcomes, {}, {}, ()), OutcomeDays(outcomes, [column], copies)
 
-    def has_column(info: FileInfo) -> bool:
-        return column in columns_of(info.path, folder.files)
+    def has_column(name: str) -> bool:
+        try:
+            return column in schema_at(name).names
+        except UnreadableError:
+            return False
 
     for hour in folder.hours(end - SERVED_MS, end):
         here = folder.of_hour(hour)
-        if len(here) > FEW:
-            # Where one is damaged, the others are read as they are.
-            with contextlib.suppress(InputError):
-                yield days.copy([file.info for file in here], has_column, "with its column")
-                continue
-        yield from (file.name for file in here)
+        try:
+            yield from days.names(here, has_column, "with its column")
+        except InputError:  # where one is damaged, the others are read as they are
+            yield from (file.name for file in here)
 
 
 def slates_before(batch: Any, column: str, end: int) -> Iterator[tuple[str, str | None]]:

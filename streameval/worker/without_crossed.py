@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileInfo
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_TS
@@ -28,7 +27,7 @@ from streameval.core.experiments.users import ArmUsers, UserArms, Visit
 from streameval.evaluation.arms import arm_batches, rows_of_arms, sums_of_users
 from streameval.experiments.scorecard import Row, scorecard
 from streameval.files.group_store import opened_store
-from streameval.files.outcome_days import COPIES, FEW, OutcomeDays
+from streameval.files.outcome_days import COPIES, OutcomeDays
 from streameval.files.outcome_files import HOUR_MS, OutcomeFile, OutcomeFolder, user_name
 from streameval.store.redis_store import REPORT_TTL_MS, RedisStateStore
 from streameval.store.scorecards import WITHOUT_CROSSED, report_of
@@ -191,14 +190,10 @@ def _fitting(
         if file.span.partition == part.partition and file.span.end <= part.offset
     ]
 
-    def fits(info: FileInfo) -> bool:
-        return files.fits(names[info.path], arm, by_ids=False)
+    def fits(name: str) -> bool:
+        return files.fits(name, arm, by_ids=False)
 
-    names = {file.info.path: file.name for file in found}
-    infos = [file.info for file in found]
-    if len(found) <= FEW:
-        return [names[info.path] for info in infos if fits(info)]
-    return [days.copy(infos, fits, f"{arm} {files.about}")]
+    return days.names(found, fits, f"{arm} {files.about}")
 
 
 def _without(

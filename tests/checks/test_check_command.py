@@ -117,11 +117,11 @@ def others(tmp_path_factory):
         ("--log 99=log.jsonl", "--log 99=…: the snapshot has the partitions 0, 1, 2"),
         ("--log 0=" + "a" * 300, "is too long for the name of a file"),
         ("--reference log.jsonl", "reference: log.jsonl: is a file: give a snapshot, or a folder"),
-        ("--reference foreign", "reference: {}foreign/dt=2026-01-01/z.parquet: no column user"),
+        ("--reference foreign", "reference: foreign/dt=2026-01-01/z.parquet: no column user"),
         ("--reference " + "a" * 300, "is too long for the name of a file"),
         ("--reference s3://[x", "s3://[x is not a URI of a file system: "),
         ("--reference snapshot", "snapshot is not a snapshot, or not whole"),
-        ("--outcomes mixed", "outcomes: {}mixed/dt=2026-01-01/z.parquet: no column ranks"),
+        ("--outcomes mixed", "outcomes: mixed/dt=2026-01-01/z.parquet: no column ranks"),
         ("--outcomes " + "a" * 300, "is too long for the name of a file"),
         ("--outcomes s3://[x", "s3://[x is not a URI of a file system: "),
         ("--snapshot snapshot", "snapshot is not a snapshot, or not whole"),
@@ -137,7 +137,7 @@ def test_what_is_given_and_something_else_is_one_line(
     whole = [word for pair in given.items() if pair[0] not in words for word in pair]
     error = CliRunner().invoke(app, ["check", *whole, *words]).exception
     assert isinstance(error, InputError)
-    assert message.format(f"{others}/") in str(error)
+    assert message in str(error)
     assert "\n" not in str(error)
 
 

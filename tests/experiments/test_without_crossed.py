@@ -18,6 +18,7 @@ from streameval.evaluation.arm_comparison import compare_arms
 from streameval.evaluation.arms import read_arms
 from streameval.experiments.scorecard import scorecard
 from streameval.experiments.words import remarks
+from streameval.files import outcome_days
 from streameval.files.outcome_days import OutcomeDays
 from streameval.files.outcome_files import OutcomeFolder, pseudonyms
 from streameval.store.scorecards import ScorecardReader
@@ -116,7 +117,7 @@ def test_figures_are_the_same_from_copies_of_hours(tmp_path, monkeypatch):
     topic.take(before)
     topic.checkpoint()
     plain = topic.figures()
-    monkeypatch.setattr(without_crossed, "FEW", 0)
+    monkeypatch.setattr(outcome_days, "FEW", 0)
     assert topic.figures() == plain
     copies = set((topic.service.root / "copies").rglob("*.parquet"))
     assert copies

@@ -15,9 +15,9 @@ from test_outcomes import HOUR, OWNER, TIME, an_outcome
 from streameval.base.errors import InputError, UnreachableError
 from streameval.core.outcome import Span
 from streameval.files import outcome_days, outcome_reader, users_past
+from streameval.files.locations import UnreadableError
 from streameval.files.outcome_days import FEW, OutcomeDays, discard_unused
-from streameval.files.outcome_files import OutcomeFolder, dataset
-from streameval.files.outcome_reader import UnreadableError
+from streameval.files.outcome_files import OutcomeFolder, dataset, schema_at
 from streameval.files.users_past import SERVED_MS, files_before, rows_before
 
 DAY, NEXT = "2023-11-14", "2023-11-15"
@@ -125,11 +125,27 @@ def test_slates_before_an_experiment_are_read_from_copies(folder, monkeypatch):
     files, rows = rows_of_a_day(folder, end)
     assert [str(copies_of(folder)) in file for file in files] == [False, True], "newest hour first"
     assert sorted(rows) == sorted((f"u{number}", "A") for number in range(FILES + 1))
-    monkeypatch.setattr(users_past, "columns_of", pytest.fail)
+    alone = {str(a_file(folder, number)): schema_at(files[0]) for number in (FILES, FILES + 1)}
+    monkeypatch.setattr(users_past, "schema_at", alone.__getitem__)
     assert rows_of_a_day(folder, end) == (files, rows)
     assert rows_of_a_day(folder, TIME - HOUR) == ([], [])
     _, after = rows_of_a_day(folder, TIME + HOUR + SERVED_MS)
     assert sorted(after) == [(f"u{number}", "A") for number in (FILES, FILES + 1)]
+
+
+def test_a_store_that_does_not_answer_once_leaves_no_copy_without_its_rows(folder, monkeypatch):
+    away = str(a_file(folder, 2))
+
+    def hiccup(name):
+        if name == away:
+            raise UnreachableError("away")
+        return schema_at(name)
+
+    monkeypatch.setattr(users_past, "schema_at", hiccup)
+    with pytest.raises(UnreachableError):
+        rows_of_a_day(folder, TIME + HOUR)
+    monkeypatch.setattr(users_past, "schema_at", schema_at)
+    assert len(rows_of_a_day(folder, TIME + HOUR)[1]) == FILES
 
 
 def test_files_that_tell_nothing_of_the_time_before_are_left_out(folder):
@@ -219,6 +235,15 @@ def test_a_damaged_file_is_an_error_and_leaves_no_copy(folder):
     with pytest.raises(UnreadableError, match=r"^outcomes: a file cannot be read \(.*p0-3-4-aa"):
         days_of(folder).dataset(DAY, DAY)
     assert [path for path in copies_of(folder).rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("name", ["{}", "file://{}"])
+def test_a_damaged_file_is_no_store_that_is_away(folder, name):
+    """Whoever waits for the store would wait for ever."""
+    path = a_file(folder, 3)
+    path.write_bytes(b"not Parquet")
+    with pytest.raises(UnreadableError, match="p0-3-4-aa"):
+        schema_at(name.format(path))
 
 
 @pytest.mark.parametrize("number", [1, FILES])

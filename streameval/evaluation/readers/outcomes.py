@@ -28,7 +28,7 @@ from streameval.evaluation.batches import ROWS, Advance, Batch, counts_of, judge
 from streameval.files import locations
 from streameval.files.outcome_columns import OutcomeTable, require_rows, require_types
 from streameval.files.outcome_files import PENDING, dimensions_in
-from streameval.files.outcome_reader import open_outcomes, opened_files, unread
+from streameval.files.outcome_reader import open_outcomes, opened_files
 
 
 def files_of(paths: Sequence[str]) -> list[str]:
@@ -162,7 +162,7 @@ def _checked_batches(
             try:
                 table = file.read_row_group(group, columns=wanted, use_threads=False)
             except (pa.ArrowException, OSError) as error:
-                raise unread(path, error) from error
+                raise locations.unread(path, error) from error
             for record in table.to_batches(max_chunksize=ROWS):
                 require_rows(locations.redact(path), record)
                 yield record
