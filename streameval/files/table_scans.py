@@ -24,6 +24,9 @@ from streameval.base.in_memory import InMemory
 
 _COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS: Final = (",", ";", "\t", "|")
+# RecBole's files are TSV too, with the type of each column behind its name.
+_TSV: Final = frozenset({".tsv", ".inter", ".item", ".user"})
+_TYPED: Final = re.compile(r":(?:token|float)(?:_seq)?\Z")
 _JSON: Final = frozenset({".jsonl", ".ndjson", ".json"})
 MARK: Final = "streameval: "
 """The beginning of our own messages where DuckDB raises them."""
@@ -110,7 +113,7 @@ def table_file(connection: Any, file: str) -> TableFile:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
     kind = suffixes[-2 if packed else -1] if len(suffixes) > bool(packed) else ""
-    if kind not in {".parquet", ".csv", ".tsv"} | _JSON or (packed and kind == ".parquet"):
+    if kind not in {".parquet", ".csv"} | _TSV | _JSON or (packed and kind == ".parquet"):
         raise InputError(
             f"{file}: a table is a .parquet, .csv, .tsv or .jsonl file (all but the first may be"
             " .gz or .zst)"
@@ -194,7 +197,7 @@ def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> Ta
         names = list(_column_types(connection, guess))
         scan = f"read_json({start}, columns = {_struct(names, 'JSON')})"
         return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True, parsed=True)
-    delimiter, names = _header(file, packed, "\t" if kind == ".tsv" else None)
+    delimiter, names = _header(file, packed, "\t" if kind in _TSV else None)
     scan = (
         f"read_csv({start}, auto_detect = false, header = true,"
         f""" delim = '{delimiter}', quote = '"', escape = '"',"""
@@ -259,7 +262,7 @@ def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, 
         fields = next(csv.reader([first], delimiter=delimiter))
     except csv.Error as error:
         raise InputError(f"{file}: line 1: {error}") from error
-    names = [name or f"column{number}" for number, name in enumerate(fields)]
+    names = [_TYPED.sub("", name) or f"column{number}" for number, name in enumerate(fields)]
     seen: set[str] = set()
     for name in names:
         if name.lower() in seen:

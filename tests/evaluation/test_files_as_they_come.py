@@ -425,6 +425,20 @@ def test_settings_and_secrets_may_begin_with_a_mark(monkeypatch: pytest.MonkeyPa
     assert settings.pseudonymize.get_secret_value() == "sesame-open"
 
 
+def test_files_of_recbole_name_the_types_of_their_columns() -> None:
+    """https://recbole.io/docs/user_guide/data/atomic_files.html."""
+    head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    write(**{"ml.test.inter": head + "u1\tb\t1\t9\nu2\tb\t1.0\t9\n"})
+    assert value("ndcg@2", "s.csv", "--labels", "ml.test.inter") == value(
+        "ndcg@2", "s.csv", "--labels", "l.csv"
+    )
+    write(**{"film.item": "item_id:token\tgenre:token_seq\na\tx y\nb\ty\nc\tz\n"})
+    assert value("catalogue_coverage@2", "s.csv", "--items", "film.item") == 1.0
+    write(**{"odd.csv": "list,item,gain:\nu1,b,1\n"})
+    found = run("s.csv", "--labels", "odd.csv", "--metrics", "ndcg@2")
+    assert found["notes"]["gain_column"] is None
+
+
 # ------------------------------------------------------------------- output that lacks characters
 
 
