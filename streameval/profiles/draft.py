@@ -440,7 +440,7 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
     """Return a rule for feedback on one item, or on each of a list."""
     lists, source = _lists(fields), f"{{const: {kind}}}{remark}"
     # Many things have an `id`: an order, a session.
-    if not lists or any(_LAST.split(path)[-1] != "id" for path in _paths("item_id", fields)):
+    if not lists or any(_name(path) != "id" for path in _paths("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
     path, first = lists[0]
     item = _best("item_id", dict(_leaves(first, ""))) if isinstance(first, dict) else '"@"'

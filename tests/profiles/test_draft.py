@@ -299,6 +299,9 @@ def test_the_id_of_an_order_is_no_item(tmp_path):
     bought = retail("purchase-complete", "b") | {"purchaseTransaction": {"id": "t", "revenue": 2}}
     _, events = drafted([retail("search", "a", "b"), bought], tmp_path)
     assert events[1].item_id == "b"
+    documents = [{"_id": "e1"} | retail("search", "a", "b"), {"_id": "e2"} | bought]
+    _, events = drafted(documents, tmp_path)
+    assert events[1].item_id == "b"
 
 
 def test_a_list_without_a_request_has_an_id_of_its_own(tmp_path):
