@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import msgspec
 from clean_service import edit
+from default_events import SlateEvent
 from planted_world import DAY, HOUR, MINUTE, MONDAY, Fault, day_folder
 
 from streameval.core.events import FeedbackEvent
@@ -307,6 +308,92 @@ class ShuffledPositions(Fault):
         return slates
 
 
+class _OfFeedback(Fault):
+    """A fault of a share of the feedback that users of some arms give."""
+
+    def __init__(self, name, check, cause, share, change, arms="B"):
+        self.name, self.check, self.cause = name, check, cause
+        self.share, self.change, self.arms = share, change, arms
+
+    def slates(self, slates, _):
+        self.users = {slate.user for slate in slates if slate.variant in self.arms}
+        return slates
+
+    def events(self, events, chance):
+        changed = []
+        for event in events:
+            is_theirs = isinstance(event, FeedbackEvent) and event.user_id in self.users
+            faulty = is_theirs and chance.random() < self.share
+            changed += self.change(event) if faulty else [event]
+        return sorted(changed, key=lambda event: event.ts)
+
+
+def _twice(share, gap, arms="B"):
+    name = f"{share:.0%} of the feedback of {arms} sent again {gap} ms later"
+    again = lambda event: [event, msgspec.structs.replace(event, ts=event.ts + gap)]  # noqa: E731
+    return _OfFeedback(name, "traffic_alike", "it is sent twice", share, again, arms)
+
+
+def _named(share, field, arms="B"):
+    name = f"another `{field}` in {share:.0%} of the feedback of {arms}"
+    cause = "before the earlier snapshot" if field == "user_id" else "of its feedback was lost"
+    other = lambda event: [  # noqa: E731
+        msgspec.structs.replace(event, **{field: f"x{getattr(event, field)}"})
+    ]
+    return _OfFeedback(name, "attribution_complete", cause, share, other, arms)
+
+
+class Prefetched(Fault):
+    """The first item of a share of an arm's lists is clicked as soon as it is shown."""
+
+    check, cause = "traffic_alike", "no person is as fast"
+
+    def __init__(self, share, delay, arms="B"):
+        self.share, self.delay, self.arms = share, delay, arms
+        self.name = f"a click {delay} ms after {share:.0%} of the lists of {arms}"
+
+    def events(self, events, chance):
+        clicks = [
+            FeedbackEvent(
+                ts=event.ts + self.delay,
+                user_id=event.user_id,
+                item_id=event.items[0].item_id,
+                feedback="click",
+                request_id=event.request_id,
+            )
+            for event in events
+            if isinstance(event, SlateEvent) and event.variant in self.arms
+            if chance.random() < self.share
+        ]
+        return sorted([*events, *clicks], key=lambda event: event.ts)
+
+
+class Priced(Fault):
+    """Purchases have a value, and those of an arm in another unit."""
+
+    check, cause = "traffic_alike", "in the same unit"
+
+    def __init__(self, factor, arms="B"):
+        self.factor, self.arms = factor, arms
+        self.name = f"values of {arms} in {factor} times the unit"
+
+    def slates(self, slates, _):
+        self.users = {slate.user for slate in slates if slate.variant in self.arms}
+        return slates
+
+    def events(self, events, chance):
+        return [
+            msgspec.structs.replace(event, value=self._value(event, chance))
+            if isinstance(event, FeedbackEvent) and event.feedback == "buy" and not event.retract
+            else event
+            for event in events
+        ]
+
+    def _value(self, event, chance):
+        unit = self.factor if event.user_id in self.users else 1.0
+        return unit * chance.lognormvariate(2, 1)
+
+
 class LostHour(Fault):
     check, cause = "traffic_alike", "feedback was lost"
 
@@ -442,6 +529,10 @@ FAULTS = (
     LostHour(),
     HourOfBots(300, 0.15),
     NewIds(1 / 3, arms="B"),
+    Prefetched(0.1, 80),
+    _twice(0.5, 700),
+    Priced(100),
+    _named(0.12, "user_id"),
 )
 # More of the same classes, for `make planted`.
 VARIANTS = (
@@ -476,6 +567,11 @@ VARIANTS = (
     LostHour(arms="B"),
     HourOfBots(150, 0.08),
     NewIds(1 / 3),
+    Prefetched(0.05, 80, arms="AB"),
+    _twice(0.2, 700, arms="AB"),
+    Priced(0.01),
+    _named(0.3, "item_id"),
+    _named(0.3, "request_id", arms="AB"),
 )
 
 HONEST = (Skilled(0.5), Skilled(1.5))

@@ -3,7 +3,7 @@
 The check asks for two things. Every feedback of a row points to one of its items, within the
 attribution window after the impression. And little positive feedback found no impression: the
 growth of the snapshot's event counters since the earlier one tells the share, which rises when
-producers lose `request_id`s or impressions.
+producers lose `request_id`s or impressions, and how far it was before.
 
 Feedback that is lost on the way leaves no trace, and a worse ranker has less of it too. But nobody
 takes back what they did not give: a retraction alone shows that its feedback was lost.
@@ -17,11 +17,11 @@ from typing import Final
 from pydantic import Field
 
 from streameval.base.counts import count_of
-from streameval.checks.evidence import Evidence, growth
+from streameval.checks.evidence import Evidence, counts_by_partition, growth
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.stats.chance import chance_of_split
 
-# Chance of a false alarm of an arm, by Fisher's exact test.
+# Chance of a false alarm of an arm, or of a rise, by Fisher's exact test.
 _CHANCE: Final = 1e-5
 _RETRACTIONS: Final = """
     SELECT arm, count(*), coalesce(sum((len(list_filter(feedback, lambda g: NOT g.retract
@@ -35,6 +35,12 @@ class Settings(CheckSettings):
 
     max_unattributed: float = Field(
         0.1, ge=0, le=1, description="Largest share of positive feedback without an impression."
+    )
+    max_rise: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Largest rise of this share over the one before the earlier snapshot.",
     )
     max_alone: float = Field(
         0.1,
@@ -64,22 +70,33 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         what = f"all {feedback:,} feedback entries of {count_of(slates, 'slate')} are possible"
         return passed(0, 0, what)
     counts = sum(growth(evidence.snapshot, evidence.earlier).values(), Counter())
-    missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
+    positive, missed, expired = _unattributed(counts)
     lost = missed + expired
-    positive = counts["accepted.feedback"] - counts["ignored"]
-    share = lost / positive if positive else 0.0
+    share, bound = lost / positive if positive else 0.0, settings.max_unattributed
     what = (
         f"{percent(share)} of {positive:,} positive feedback events found no impression"
         f" ({missed:,} without one, {expired:,} too late)"
     )
-    if share <= settings.max_unattributed:
-        return passed(share, settings.max_unattributed, what)
+    before = {} if evidence.earlier is None else counts_by_partition(evidence.earlier)
+    of, *parts = _unattributed(sum(before.values(), Counter()))
+    known = sum(parts)
+    if of and chance_of_split(lost, lost + known, positive, positive + of) <= _CHANCE:
+        bound = min(bound, known / of + settings.max_rise)
+        what += f", before the earlier snapshot {percent(known / of)}"
+    if share <= bound:
+        return passed(share, bound, what)
     return failed(
         share,
-        settings.max_unattributed,
+        bound,
         f"{what}: see whether producers send every impression, the same `request_id` and `item_id`"
         " with both, and whether `attribution_window` is long enough",
     )
+
+
+def _unattributed(counts: Counter[str]) -> tuple[int, int, int]:
+    """Count positive feedback, and of it what found no impression, or one too early."""
+    missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
+    return counts["accepted.feedback"] - counts["ignored"], missed, expired
 
 
 def _lost(evidence: Evidence, settings: Settings) -> Found | None:

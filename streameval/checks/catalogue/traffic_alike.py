@@ -2,8 +2,9 @@
 
 A fault of one arm's service or clients makes its figures better or worse, and no test of the
 figures tells why. What a ranker does not decide should not differ by arm on the same day: how long
-lists are, how many are empty, whether people come back, and whether they keep their id. What a
-ranker does decide (how many positives its lists get) is only told, unless hardly any are left.
+lists are, how many are empty, whether people come back, and whether they keep their id; nor should
+feedback that no person gave, that is sent twice, or that is worth many times as much. What a ranker
+does decide (how many positives its lists get) is only told, unless hardly any are left.
 
 An hour without feedback, or with hundreds of visitors who are no people, changes a day by a few
 percent. So each half hour and hour is compared with the others, and with the same times of day in
@@ -23,6 +24,7 @@ from streameval.base.durations import utc
 from streameval.checks.evidence import DAY, Evidence
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.checks.shares import FAR, LEAST_USERS, Figure, Gap, Shares, same_hours
+from streameval.files.table_scans import literal
 from streameval.stats.intervals import Moments
 
 _HOUR: Final = 3_600_000
@@ -157,6 +159,16 @@ _VISITS: Final = """
     SELECT age, count(*), sum((visits = 1)::INTEGER)::BIGINT
     FROM (SELECT DISTINCT age, "user", visits FROM {source}) GROUP BY age ORDER BY age"""
 _CAME_BACK: Final = '(SELECT *, "user" IN (SELECT "user" FROM {now}) AS came_back FROM {before})'
+# Nobody has seen an item and reacted to it within so many ms, nor reacts twice within so many.
+_REACTION: Final = 250
+_TWICE: Final = 1_000
+# Feedback of a row that is compared with each other: it takes the square of the time.
+_COMPARED: Final = 200
+_GIVEN: Final = "list_filter(feedback, lambda f: NOT f.retract)"
+_SINCE_SHOWN: Final = "ms + f.delay - coalesce(shown[f.item + 1], ms)"
+_BEFORE: Final = f"""len(list_filter({_GIVEN}, lambda g: g.item = f.item AND g.kind = f.kind
+    AND f.delay - g.delay BETWEEN 1 AND {_TWICE}))"""
+_COUNT: Final = f"len({_GIVEN})"
 # Faults that a message lists.
 _LISTED: Final = 3
 
@@ -190,6 +202,27 @@ class Settings(CheckSettings):
         le=1,
         description="Largest share by which the users of an arm come back less often than those"
         " of the others.",
+    )
+    max_fast: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Largest share of feedback within a quarter of a second of its item, beyond"
+        " the others'.",
+    )
+    max_twice: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Largest share of feedback that comes again within a second, beyond the"
+        " others'.",
+    )
+    max_cheaper: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Largest share by which the mean value of a kind of feedback may be below the"
+        " others', or the reference's.",
     )
     max_fall: float = Field(
         0.5,
@@ -225,7 +258,7 @@ class _Health(NamedTuple):
     def said(self, gap: Gap) -> str:
         """Write a gap as people read it."""
         values = [
-            f"{value:.3g}" if self.figure.above == "len(items)" else percent(value)
+            percent(value) if self.what.startswith("of ") else f"{value:,.4g}"
             for value in (gap.share, gap.other)
         ]
         return f"{gap.side}: {values[0]} {self.what}, {gap.beside} {values[1]}"
@@ -274,7 +307,38 @@ _HEALTH: Final = (
         far=_FEW_FAR,
         before="",
     ),
+    _Health(
+        Figure(f"len(list_filter({_GIVEN}, lambda f: {_SINCE_SHOWN} < {_REACTION}))", _COUNT),
+        "max_fast",
+        "of the feedback comes within 0.25 s of its item",
+        "no person is as fast: links are fetched ahead, a script reacts, or a list is logged only"
+        " with its click",
+    ),
+    _Health(
+        Figure(
+            f"len(list_filter({_GIVEN}, lambda f: {_BEFORE} > 0))",
+            _COUNT,
+            f"len(feedback) <= {_COMPARED}",
+        ),
+        "max_twice",
+        "of the feedback comes again within a second",
+        "it is sent twice, and counters and values have both",
+    ),
 )
+
+
+def _worth(kind: str) -> _Health:
+    theirs = f"list_filter({_GIVEN}, lambda f: f.kind = {literal(kind)})"
+    return _Health(
+        Figure(f"list_sum([f.value FOR f IN {theirs}])", f"len({theirs})"),
+        "max_cheaper",
+        f"is the mean value of {kind!r}",
+        "see whether all send it in the same unit",
+        lower=True,
+        relative=True,
+    )
+
+
 _POSITIVES: Final = Figure("len(list_filter(gains, lambda g: g > 0))")
 
 
@@ -283,7 +347,8 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     (slates,) = evidence.row("SELECT count(*) FROM current")
     if not slates:
         return nothing("no outcome row was found")
-    figures = [one for one in _HEALTH if evidence.has_reference or "reference" not in one.now]
+    health = [*_HEALTH, *map(_worth, evidence.definition.kinds)]
+    figures = [one for one in health if evidence.has_reference or "reference" not in one.now]
     faults = [fault for one in figures for fault in one.faults(evidence, settings)]
     lost, told = _positives(evidence)
     faults += [*lost, *_single(evidence, settings)]
