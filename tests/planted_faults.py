@@ -394,6 +394,23 @@ class Priced(Fault):
         return unit * chance.lognormvariate(2, 1)
 
 
+class BySurface(Fault):
+    """Half of the users have each arm; of an app, which people like more, B has a larger share."""
+
+    check, cause = "traffic_alike", "figures of all traffic compare values of surface too"
+
+    def __init__(self, share):
+        self.share, self.name = share, f"B with {share:.0%} of the users of one surface"
+
+    def slates(self, slates, _):
+        for slate in slates:
+            share = self.share if slate.variant == "B" else 1 - self.share
+            slate.surface = "app" if chosen(slate.user, share) else "web"
+            if slate.surface == "app":
+                slate.chances = [min(1.0, 1.5 * each) for each in slate.chances]
+        return slates
+
+
 class LostHour(Fault):
     check, cause = "traffic_alike", "feedback was lost"
 
@@ -533,6 +550,7 @@ FAULTS = (
     _twice(0.5, 700),
     Priced(100),
     _named(0.12, "user_id"),
+    BySurface(0.8),
 )
 # More of the same classes, for `make planted`.
 VARIANTS = (
@@ -572,6 +590,7 @@ VARIANTS = (
     Priced(0.01),
     _named(0.3, "item_id"),
     _named(0.3, "request_id", arms="AB"),
+    BySurface(0.65),
 )
 
 HONEST = (Skilled(0.5), Skilled(1.5))

@@ -24,6 +24,7 @@ from streameval.base.durations import utc
 from streameval.checks.evidence import DAY, Evidence
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
 from streameval.checks.shares import FAR, LEAST_USERS, Figure, Gap, Shares, same_hours
+from streameval.checks.uneven_arms import uneven_arms
 from streameval.files.table_scans import literal
 from streameval.stats.intervals import Moments
 
@@ -224,6 +225,13 @@ class Settings(CheckSettings):
         description="Largest share by which the mean value of a kind of feedback may be below the"
         " others', or the reference's.",
     )
+    max_uneven: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Largest share by which an arm may have more of the users of one value of a"
+        " dimension than of the other values.",
+    )
     max_fall: float = Field(
         0.5,
         gt=0,
@@ -351,7 +359,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
     figures = [one for one in health if evidence.has_reference or "reference" not in one.now]
     faults = [fault for one in figures for fault in one.faults(evidence, settings)]
     lost, told = _positives(evidence)
-    faults += [*lost, *_single(evidence, settings)]
+    faults += [*lost, *_single(evidence, settings), *uneven_arms(evidence, settings.max_uneven)]
     faults += [
         (hour.apart / settings.max_fall, hour.said())
         for hour in odd_hours(evidence, settings.max_fall)
