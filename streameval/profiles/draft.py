@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
@@ -38,7 +38,7 @@ _WORDS: Final = {
     " model",
 }
 # How long a word has to be that names a field at the end of its name, as in `client_event_time`.
-_LONG_WORD: Final = {"items": 4, "position": 4}
+_LONG_WORD: Final = {"items": 4, "position": 4, "ts": 4}
 _LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
@@ -62,6 +62,8 @@ _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 _UNIT: Final = re.compile(
     r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
+# How long an id is that no other value is by chance.
+_ID_LENGTH: Final = 4
 _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
 # The end of the name of an id, whatever it is of, and what is no item and no list.
 _ID: Final = re.compile(r"(id|key|token)\Z")
@@ -391,10 +393,13 @@ def _kind_path(read: Sequence[dict[str, Any]]) -> str | None:
 def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[str]) -> str | None:
     """Return the rule for messages of a kind; None where they say nothing of lists or items."""
     fields = _together(group)
+    own_id = next((path for path in own if path in fields), "request_id")
+    if taken := _taken(group):
+        return _list_and_taken(when, act, fields, own_id, taken)
     lists, items = _lists(fields), _paths("item_id", fields)
     unnamed = act == "shown" and not items and _has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and _has_several(group)))):
-        return _slate(when, fields, next((path for path in own if path in fields), "request_id"))
+        return _slate(when, fields, own_id)
     if not act or not (lists or items):
         return None
     if act != "shown":
@@ -404,6 +409,103 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[st
         base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
         more["position"] = f"{{from: {_yaml(place)}, base: {base}}}"
     return _event(when, "impression", fields, **more)
+
+
+class _Taken(NamedTuple):
+    """A list and the items of it that somebody took, as paths with an example of each.
+
+    `said` is the name that says what was done.
+    """
+
+    listed: str
+    items: list[Any]
+    each: str
+    first: Any
+    said: str
+
+
+def _taken(group: Sequence[dict[str, Any]]) -> _Taken | None:
+    """Find a list in a message that also says which of its items somebody took.
+
+    An item has a flag for it, or another field has the ids of some, and never of another item. Two
+    messages must have both, or one an id that is no chance.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    for leaves in group:
+        ids = {path: _ids_in(value) for path, value in leaves.items()}
+        for path, whole in ids.items():
+            if len(whole) > 1 and not all(one.isdigit() and len(one) < 3 for one in whole):
+                for other, found in ids.items():
+                    if found and other != path:
+                        telling = 2 if min(map(len, found)) >= _ID_LENGTH else 1
+                        counts[path, other] += telling if found < whole else -2 * len(group)
+    if flagged := _flagged(group):
+        return flagged
+    fields = _together(group)
+    pair = max(counts, key=counts.__getitem__, default=("", ""))
+    if counts[pair] < 2:
+        return None
+    listed, items = _as_list(pair[0], fields[pair[0]])
+    each, parts = _as_list(pair[1], fields[pair[1]])
+    if each == pair[1] and not isinstance(fields[each], list):
+        each = f"[{each}][?@]"  # messages of a list that nobody took from lack it
+    return _Taken(listed, items, each, parts[0], pair[1])
+
+
+def _flagged(group: Sequence[dict[str, Any]]) -> _Taken | None:
+    """Find a list whose items have a flag for what somebody did."""
+    for path, example in _together(group).items():
+        if not isinstance(example, list) or not _item_ids(example):
+            continue
+        lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
+        items = [dict(_leaves(item, "")) for each in lists for item in each]
+        for flag in [name for name in _together(items) if act_of(name) not in {"", "shown"}]:
+            values = [item[flag] for item in items if isinstance(item.get(flag), int)]
+            # (An item's `order` is its place.)
+            if set(values) == {0, 1} and flag != "order":
+                test = flag if isinstance(values[0], bool) else f"{flag} == `1`"
+                return _Taken(path, example, f"{path}[?{test}]", example[0], flag)
+    return None
+
+
+def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:
+    """Return the path of a list, also where it came as a text, and the list."""
+    separator, parts = _parted(value)
+    return f"split({path}, '{separator}')" if separator else path, parts
+
+
+def _ids_in(value: Any) -> set[str]:
+    """Return the ids that a list has, also one in a text, or the value itself."""
+    _, parts = _parted(value)
+    if parts and isinstance(parts[0], dict):
+        paths = _item_ids(parts)
+        parts = [dict(_leaves(part, "")).get(paths[0]) for part in parts] if paths else []
+    return {str(one) for one in parts if isinstance(one, str | int) and one is not True and one}
+
+
+def _parted(value: Any) -> tuple[str, list[Any]]:
+    """Return the separator of a list in a text, "" without one, and the parts of a list."""
+    if isinstance(value, str):
+        for separator in "|;, ":
+            if separator in value:
+                return separator, value.split(separator)
+    return "", value if isinstance(value, list) else [value]
+
+
+def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of: _Taken) -> str:
+    """Return a rule for a list, and for feedback on each item of it that somebody took."""
+    rest = {
+        path: value
+        for path, value in fields.items()
+        if not isinstance(value, list) and path not in {of.listed, of.said}
+    }
+    slate = _slate(when, {**rest, of.listed: of.items}, own_id)
+    first = dict(_leaves(of.first, "")) if isinstance(of.first, dict) else {}
+    item = _best("item_id", first) if first else '"@"'
+    kind = act if act not in {"", "shown"} else act_of(of.said) or "click"
+    feedback = _event("", "feedback", _above(rest), item_id=item, kind=f"{{const: {kind}}}")
+    head, _, body = feedback.partition("\n")
+    return f"{slate}\n{head.replace('-', ' ')}\n      each: {_yaml(of.each)}\n{body}"
 
 
 def _has_several(group: Sequence[dict[str, Any]]) -> bool:
@@ -479,6 +581,13 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     return f"  - {when}\n    {shape}:{written}" if when else f"  - {shape}:{written}"
 
 
+def _is_time(value: Any) -> bool:
+    """Tell whether a value may be a time: a text with a date, or seconds since 1970 or less."""
+    if isinstance(value, str):
+        return bool(re.search(r"\d{2}[-/.]\d|\d{9}", value))
+    return isinstance(value, int | float) and value > 1e8
+
+
 def _lacks_zone(time: Any) -> bool:
     """Tell whether a text is a time that does not say its offset from UTC."""
     try:
@@ -504,10 +613,9 @@ def _lists(fields: dict[str, Any]) -> list[tuple[str, Any]]:
         if isinstance(found, list) and (_item_ids(found) or _name(path).removesuffix("s") in ids):
             lists.setdefault(path, found)
     for path in _paths("items", fields, str):
-        for separator in "|;, ":
-            if separator in fields[path]:
-                lists.setdefault(f"split({path}, '{separator}')", fields[path].split(separator))
-                break
+        separator, parts = _parted(fields[path])
+        if separator:
+            lists.setdefault(f"split({path}, '{separator}')", parts)
     return [(path, found[0] if found else {}) for path, found in lists.items()]
 
 
@@ -545,6 +653,7 @@ def _paths(field: str, fields: dict[str, Any], of: Any = str | int | float | Non
         names = {path: name for path, name in names.items() if str(fields[path]).isdigit()}
     if field == "ts":
         names = {path: _UNIT.sub("", name) for path, name in names.items()}
+        names = {path: name for path, name in names.items() if _is_time(fields[path])} or names
     words = _WORDS[field].split()
     exact = [path for word in words for path, name in names.items() if name == word]
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))

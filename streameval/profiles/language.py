@@ -120,8 +120,9 @@ class Impression(_Fields):
 
 
 class Feedback(_Fields):
-    """An action of a user on an item."""
+    """An action of a user on an item, or one for each value of `each`, which may find nothing."""
 
+    each: Each | None = None
     item_id: Source
     kind: Source
     request_id: Source | None = None

@@ -289,12 +289,12 @@ class _CompiledRule:
     def events(self, message: Any) -> list[Mapped]:
         """Return the events of a message. Raises MappingError."""
         try:
-            if self._each is None:
-                return [Mapped(shape.fields(message, message), self.name) for shape in self.shapes]
+            elements = [message] if self._each is None else self._each(message, message)
             return [
-                Mapped(shape.fields(element, message), self.name)
-                for element in self._each(message, message)
+                Mapped(shape.fields(part, message), self.name)
+                for element in elements
                 for shape in self.shapes
+                for part in ((element,) if shape.each is None else shape.each(element, message))
             ]
         except MappingError as error:
             raise MappingError(f"rule {self.name}: {error}") from None
@@ -310,6 +310,8 @@ class _CompiledShape:
         self, kind: str, shape: Slate | Impression | Feedback, may_lack: Collection[str]
     ) -> None:
         self.kind = kind
+        each = shape.each if isinstance(shape, Feedback) else None
+        self.each = None if each is None else _elements("each", each, MAX_EVENTS, may_lack=True)
         code, self._fields = Code(), list(_fields(shape, may_lack))
         filling = _filling(code, self._fields)
         begin = f"fields = {{'type': {kind!r}}}"
@@ -427,17 +429,21 @@ class _ItemReader:
                 raise MappingError(f"item {at}: {error}") from None
 
 
-def _elements(name: str, each: str | dict[str, str], most: int) -> Callable[[Any, Any], list[Any]]:
+def _elements(
+    name: str, each: str | dict[str, str], most: int, *, may_lack: bool = False
+) -> Callable[[Any, Any], list[Any]]:
     """Return the function that finds the elements of `each`. It raises MappingError.
 
     More than `most` are refused before anything is made of them: a megabyte may hold very many.
     """
     if isinstance(each, dict):
-        return _together(name, each, most)
+        return _together(name, each, most, may_lack=may_lack)
     path = compile_path(each)
 
     def find(element: Any, message: Any) -> list[Any]:
         found = path(element, message)
+        if found is None and may_lack:
+            return []
         if isinstance(found, list):
             if len(found) > most:
                 raise MappingError(f"{name}: {len(found):,} items, at most {most:,}")
@@ -447,13 +453,17 @@ def _elements(name: str, each: str | dict[str, str], most: int) -> Callable[[Any
     return find
 
 
-def _together(name: str, each: dict[str, str], most: int) -> Callable[[Any, Any], list[Any]]:
+def _together(
+    name: str, each: dict[str, str], most: int, *, may_lack: bool
+) -> Callable[[Any, Any], list[Any]]:
     """Return the function that makes objects of the values of parallel lists."""
     paths = {key: compile_path(path) for key, path in each.items()}
     lists = {key: _elements(name, path, most) for key, path in each.items()}
     first = next(iter(each))
 
     def find(element: Any, message: Any) -> list[Any]:
+        if may_lack and paths[first](element, message) is None:
+            return []
         found = {
             key: lists[key](element, message)
             for key, path in paths.items()
@@ -496,7 +506,7 @@ def _fields(shape: Slate | Impression | Feedback, may_lack: Collection[str]) -> 
     """Yield the fields that a rule fills; items are read apart."""
     for name, info in type(shape).model_fields.items():
         source = getattr(shape, name)
-        if source is not None and name != "items":
+        if source is not None and name not in {"items", "each"}:
             ours = "feedback" if name == "kind" else name
             yield _field(ours, source, required=info.is_required() and name not in may_lack)
     for name, source in (shape.model_extra or {}).items():

@@ -217,6 +217,94 @@ def test_values_tell_what_names_do_not(tracker, tmp_path):
     assert "# a guess, by its values" in text
 
 
+def row(request, **more):
+    """A row of a warehouse: a request with what it showed."""
+    return {"impression_time": "2026-01-05 12:00:00", "user_id": "ann", "search_id": request} | more
+
+
+def flagged(name, flags):
+    return [
+        {"sku": item, "order": place, name: flag}
+        for place, (item, flag) in enumerate(zip("abc", flags, strict=True))
+    ]
+
+
+# What was shown, and what somebody took of it, in one message.
+ROWS = {
+    "two lists": [
+        row("l1", read_time=13.0, ids_inview=[411, 412, 413], ids_clicked=[412, 413], device=2),
+        row("l2", read_time=14.0, ids_inview=[413, 414, 415], ids_clicked=[], device=1),
+        row("l3", read_time=15.0, ids_inview=[413, 416], ids_clicked=[416], device=1),
+    ],
+    "one id of a list": [
+        row("l1", recs=["aa", "bb"], clicked_item="bb", page="a"),
+        row("l2", recs=["aa", "cc"], clicked_item=None, page="c"),
+        row("l3", recs=["dd", "cc", "aa"], clicked_item="dd", page="a"),
+    ],
+    "a list in a text": [
+        row("l1", action_type="clickout item", reference="1032", impressions="3400|1032|5100"),
+        row("l2", action_type="search", reference="Newtown", impressions=None),
+    ],
+    "texts of both": [
+        row("l1", shown_skus="411;412;413", clicked_skus="412;413"),
+        row("l2", shown_skus="411;415;416", clicked_skus="411"),
+    ],
+    "flags": [
+        row("l1", results=flagged("was_clicked", [False, True, False])),
+        row("l2", results=flagged("was_clicked", [False, False, False])),
+    ],
+    "flags that are numbers": [
+        row("l1", results=flagged("purchased", [1, 0, 0])),
+        row("l2", results=flagged("purchased", [0, 0, 1])),
+    ],
+    "objects of what was bought": [
+        row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], bought=[{"id": "bbbb", "price": 3}]),
+        row("l2", items=[{"id": "aaaa"}, {"id": "cccc"}], bought=None),
+    ],
+}
+TAKEN = {
+    "two lists": (
+        ["411 412 413", "413 414 415", "413 416"],
+        [("l1", "click", "412"), ("l1", "click", "413"), ("l3", "click", "416")],
+    ),
+    "one id of a list": (
+        ["aa bb", "aa cc", "dd cc aa"],
+        [("l1", "click", "bb"), ("l3", "click", "dd")],
+    ),
+    "a list in a text": (["3400 1032 5100"], [("l1", "click", "1032")]),
+    "texts of both": (
+        ["411 412 413", "411 415 416"],
+        [("l1", "click", "412"), ("l1", "click", "413"), ("l2", "click", "411")],
+    ),
+    "flags": (["a b c", "a b c"], [("l1", "click", "b")]),
+    "flags that are numbers": (
+        ["a b c", "a b c"],
+        [("l1", "purchase", "a"), ("l2", "purchase", "c")],
+    ),
+    "objects of what was bought": (["aaaa bbbb", "aaaa cccc"], [("l1", "purchase", "bbbb")]),
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_row_with_a_list_and_what_was_taken_of_it_says_both(kind, tmp_path):
+    _, events = drafted(ROWS[kind], tmp_path)
+    assert {(one.ts, one.user_id) for one in events} == {(AT, "ann")}
+    slates = [one for one in events if isinstance(one, SlateEvent)]
+    feedback = [one for one in events if isinstance(one, FeedbackEvent)]
+    shown, taken = TAKEN[kind]
+    assert [" ".join(one.items) for one in slates] == shown
+    assert [(one.request_id, one.feedback, one.item_id) for one in feedback] == taken
+
+
+def test_what_stands_in_a_list_by_chance_was_not_taken_of_it(tmp_path):
+    places = row("l1", items=["a", "b", "c"], positions=[1, 2, 3], page=2)
+    other = row("l2", items=["a", "c"], positions=[1, 2], page=1, variant="a")
+    variants = row("l3", items=["d", "a"], positions=[1, 2], page=1, variant="b")
+    text, events = drafted([places, other, variants], tmp_path)
+    assert "      each:" not in text
+    assert len(events) == 3
+
+
 def test_a_draft_takes_several_lists_out_of_one_message(tmp_path):
     """The rows of a page, each a list of its own."""
     rows = [{"row_id": "r1", "items": ["a", "b"]}, {"row_id": "r2", "tiles": [], "items": ["c"]}]

@@ -1053,6 +1053,69 @@ def test_paths_are_those_of_jmespath():
         assert compile_path(text)(element, message) == wanted, text
 
 
+def test_feedback_on_each_of_what_was_taken_of_a_list_stands_beside_it():
+    """A row of a warehouse has both, and often nothing was taken."""
+    both = {
+        "slate": {"ts": "ts", "user_id": "u", "request_id": "r", "items": "shown"},
+        "feedback": {
+            "each": "taken",
+            "ts": "$.ts",
+            "user_id": "$.u",
+            "request_id": "$.r",
+            "item_id": "id",
+            "value": "paid",
+            "kind": {"const": "buy"},
+        },
+    }
+    known = {"rules": [both]}
+    row = {"ts": NOON, "u": "u", "r": "l", "shown": ["a", "b"]}
+    taken = [{"id": "b", "paid": 2}, {"id": "a"}]
+    wanted = [shown("l", "a", "b"), did("buy", "b", "l", value=2), did("buy", "a", "l")]
+    assert mapped(known, row | {"taken": taken}) == wanted
+    assert mapped(known, row, row | {"taken": None}, row | {"taken": []}) == wanted[:1] * 3
+    assert refused(known, row | {"taken": 5}) == (
+        "profile mine, rule rule 1: each: taken finds no list"
+    )
+    assert refused(known, row | {"taken": [5]}) == (
+        "profile mine, rule rule 1: `item_id`: id finds nothing"
+    )
+    both["feedback"]["each"] = {"id": "ids", "paid": "prices"}
+    assert mapped(known, row | {"ids": ["b", "a"], "prices": [2, None]}) == wanted
+    assert mapped(known, row, row | {"prices": [1]}) == wanted[:1] * 2
+    both["each"] = "lists"  # each row of a page
+    both["slate"] = both["slate"] | {"ts": "$.ts", "user_id": "$.u"}
+    both["feedback"] = both["feedback"] | {"each": "taken", "request_id": "$.r"}
+    page = {"ts": NOON, "u": "u", "r": "l", "lists": [{"r": "l"} | row | {"taken": taken}]}
+    assert mapped(known, page) == wanted
+
+
+def test_a_text_may_say_of_each_item_whether_it_was_clicked():
+    """As the behaviors.tsv of MIND does: https://github.com/msnews/msnews.github.io."""
+    at = {"unit": "%m/%d/%Y %I:%M:%S %p", "zone": "UTC"}
+    item = "split(@, '-')[0]"
+    both = {
+        "slate": {
+            "ts": {"from": "time"} | at,
+            "user_id": "u",
+            "request_id": "id",
+            "items": {"each": "split(shown, ' ')", "item_id": item},
+        },
+        "feedback": {
+            "each": "split(shown, ' ')[?ends_with(@, '-1')]",
+            "ts": {"from": "$.time"} | at,
+            "user_id": "$.u",
+            "request_id": "$.id",
+            "item_id": item,
+            "kind": {"const": "click"},
+        },
+    }
+    line = {"id": 7, "u": "u", "time": "1/5/2026 12:00:00 PM", "shown": "N55-0 N35-1 N20-0"}
+    assert mapped({"rules": [both]}, line) == [
+        shown("7", "N55", "N35", "N20"),
+        did("click", "N35", "7"),
+    ]
+
+
 def test_a_list_may_have_come_as_a_text():
     """Ids with something between, and JSON; what is no such text is rejected."""
     texts = {"ids": " a|b ||c", "lines": "a \n b\tc", "rows": '[{"id": "a"}, {"id": 2}]', "n": 7}
