@@ -1,0 +1,348 @@
+"""The fields of messages of an unknown format, found by their names and their values."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+# Names of fields, the likeliest first, without what is no letter.
+_WORDS: Final = {
+    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t",
+    "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
+    " accountid subscriberid viewerid shopperid actorid deviceid anonymousid cookieid sessionid"
+    " session u",
+    "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
+    " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
+    " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie aid id",
+    "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
+    " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
+    "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
+    " feedback feedbacktype activity activitytype kind type name",
+    "items": "items products itemids productids results recommendations"
+    " recommendeditems recs hits impressions ads shown",
+    "position": "position pos rank index",
+    "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
+    " model",
+}
+# How long a word has to be that names a field at the end of its name, as in `client_event_time`.
+_LONG_WORD: Final = {"items": 4, "position": 4, "ts": 4}
+_LONG: Final = 6
+# What the words of an event's name say that somebody did. The first that is found counts.
+_ACTS: Final = {
+    "": r"\b(remove|cancel|refund|un[a-z])",
+    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction)",
+    "cart": r"(\b|\baddto)(cart|basket)",
+    "like": r"\b(like|favou?rite)",
+    "click": r"\b(click|clk|tap|select)",
+    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b)",
+    "play": r"\b(play|watch|listen)",
+    "view": r"\b(view|visit)",
+}
+_KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
+# What stands before the last name of a path, also within a function.
+_LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
+# The end of a name that tells the unit of its time.
+_UNIT: Final = re.compile(
+    r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
+)
+# How long an id is that no other value is by chance.
+_ID_LENGTH: Final = 4
+_UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
+# The end of the name of an id, whatever it is of, and what is no item and no list.
+_ID: Final = re.compile(r"(id|key|token)\Z")
+_OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
+_NO_LETTER: Final = re.compile(r"[^a-z]")
+# What needs no quotes in JMESPath.
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
+
+
+class Told(str):
+    """A path of which not its name but its values tell the field; `word` is a word for that."""
+
+    __slots__ = ("word",)
+    word: str
+
+    @classmethod
+    def of(cls, path: str, word: str) -> Told:
+        """Return a path that is known to be of a field."""
+        told = cls(path)
+        told.word = word
+        return told
+
+    def below(self, path: str) -> Told:
+        """Return the same field at another path."""
+        return self.of(path, self.word)
+
+
+def ids_told_by_values(
+    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
+) -> dict[str, Told]:
+    """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
+
+    There are more items than lists. A list has one user, and no two whole lists have one id. Of two
+    paths with as many values none is taken.
+    """
+    acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
+    shown = [leaves for act, leaves in acts if act == "shown"]
+    feedback = [leaves for act, leaves in acts if act not in {"", "shown"}]
+    listed = {each for leaves in shown for value in leaves.values() for each in _listed(value)}
+    fields, told = examples_of(feedback), {}
+    items, lists = {}, {}
+    named = paths_of("item_id", fields)[:1]
+    for path in fields.keys() - {*users, *named}:
+        here, before = values_at(path, feedback), values_at(path, shown)
+        if not _ID.search(name_of(path)) or _OTHER.search(name_of(path)):
+            continue
+        if here & (listed or before):
+            items[path] = here | before
+        of_one_user = len(values_at(path, read, users)) == len(values_at(path, read))
+        if here & before and of_one_user and (len(before) == len(shown) or not listed):
+            lists[path] = here | before
+    if not named and not lists_of_items(fields):
+        told = {path: Told.of(path, "itemid") for path in _most(items)}
+    if not paths_of("request_id", examples_of(shown)):
+        lists = {path: known for path, known in lists.items() if path not in told}
+        told |= {path: Told.of(path, "requestid") for path in _most(lists)}
+    return told
+
+
+def values_at(
+    path: str, group: Sequence[dict[str, Any]], users: Sequence[str] = ()
+) -> set[tuple[Any, ...]]:
+    """Return the values at a path, each with its user, if `users` are paths of one."""
+    rows = ([leaves.get(name) for name in (path, *users)] for leaves in group)
+    rows = ([one if isinstance(one, str | int) else None for one in row] for row in rows)
+    return {(value, next(filter(None, user), None)) for value, *user in rows if value is not None}
+
+
+def _listed(value: Any) -> Iterator[tuple[Any, None]]:
+    """Yield what stands in a list, and in its objects."""
+    for one in value if isinstance(value, list) else ():
+        below = dict(leaves_of(one, "")).values() if isinstance(one, dict) else [one]
+        yield from ((each, None) for each in below if isinstance(each, str | int))
+
+
+def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
+    """Return the path with the most values, if there is one."""
+    most = max(map(len, ids.values()), default=0)
+    found = [path for path, values in ids.items() if len(values) == most]
+    return found if len(found) == 1 else []
+
+
+def act_of(name: Any) -> str:
+    """Return what the name of an event says: a kind of feedback, "shown", or "" for neither."""
+    if not isinstance(name, str):
+        return ""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name).lower()
+    return next((act for act, known in _ACTS.items() if re.search(known, words)), "")
+
+
+def read_json(value: bytes | str) -> Any:
+    """Return the JSON of a text; None where it is none."""
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return an example of each path, null or empty only where there is no other."""
+    examples: dict[str, Any] = {}
+    for leaves in group:
+        for path, value in leaves.items():
+            if examples.get(path) in (None, []):
+                examples[path] = value
+    return examples
+
+
+def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
+    """Return the path that tells events apart: by what its values say, then by its name."""
+    acts: dict[str, Counter[str]] = {}
+    for leaves in read:
+        for path, value in leaves.items():
+            if act := act_of(value):
+                acts.setdefault(path, Counter())[act] += 1
+    named = paths_of("kind", examples_of(read))
+    told = [path for path, found in acts.items() if path in named or len(found) > 1]
+    if told:
+        return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
+    return named[0] if named else None
+
+
+class Taken(NamedTuple):
+    """A list and the items of it that somebody took, as paths with an example of each.
+
+    `said` is the name that says what was done.
+    """
+
+    listed: str
+    items: list[Any]
+    each: str
+    first: Any
+    said: str
+
+
+def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
+    """Find a list in a message that also says which of its items somebody took.
+
+    An item has a flag for it, or another field has the ids of some, and never of another item. Two
+    messages must have both, or one an id that is no chance.
+    """
+    counts: Counter[tuple[str, str]] = Counter()
+    for leaves in group:
+        ids = {path: _ids_in(value) for path, value in leaves.items()}
+        for path, whole in ids.items():
+            if len(whole) > 1 and not all(one.isdigit() and len(one) < 3 for one in whole):
+                for other, found in ids.items():
+                    if found and other != path:
+                        telling = 2 if min(map(len, found)) >= _ID_LENGTH else 1
+                        counts[path, other] += telling if found < whole else -2 * len(group)
+    if flagged := _flagged(group):
+        return flagged
+    fields = examples_of(group)
+    pair = max(counts, key=counts.__getitem__, default=("", ""))
+    if counts[pair] < 2:
+        return None
+    listed, items = _as_list(pair[0], fields[pair[0]])
+    each, parts = _as_list(pair[1], fields[pair[1]])
+    if each == pair[1] and not isinstance(fields[each], list):
+        each = f"[{each}][?@]"  # messages of a list that nobody took from lack it
+    return Taken(listed, items, each, parts[0], pair[1])
+
+
+def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
+    """Find a list whose items have a flag for what somebody did."""
+    for path, example in examples_of(group).items():
+        if not isinstance(example, list) or not item_ids(example):
+            continue
+        lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
+        items = [dict(leaves_of(item, "")) for each in lists for item in each]
+        for flag in [name for name in examples_of(items) if act_of(name) not in {"", "shown"}]:
+            values = [item[flag] for item in items if isinstance(item.get(flag), int)]
+            # (An item's `order` is its place.)
+            if set(values) == {0, 1} and flag != "order":
+                test = flag if isinstance(values[0], bool) else f"{flag} == `1`"
+                return Taken(path, example, f"{path}[?{test}]", example[0], flag)
+    return None
+
+
+def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:
+    """Return the path of a list, also where it came as a text, and the list."""
+    separator, parts = parted(value)
+    return f"split({path}, '{separator}')" if separator else path, parts
+
+
+def _ids_in(value: Any) -> set[str]:
+    """Return the ids that a list has, also one in a text, or the value itself."""
+    _, parts = parted(value)
+    if parts and isinstance(parts[0], dict):
+        paths = item_ids(parts)
+        parts = [dict(leaves_of(part, "")).get(paths[0]) for part in parts] if paths else []
+    return {str(one) for one in parts if isinstance(one, str | int) and one is not True and one}
+
+
+def parted(value: Any) -> tuple[str, list[Any]]:
+    """Return the separator of a list in a text, "" without one, and the parts of a list."""
+    if isinstance(value, str):
+        for separator in "|;, ":
+            if separator in value:
+                return separator, value.split(separator)
+    return "", value if isinstance(value, list) else [value]
+
+
+def has_several(group: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether a message has a list of two or more: a view of one item is its page."""
+    found = [value for leaves in group for value in leaves.values() if isinstance(value, list)]
+    return any(len(value) > 1 for value in found)
+
+
+def own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the paths of ids that no two messages share: a list without a request has one."""
+    fields, found = examples_of(read), []
+    for path in fields.keys() - {*paths_of("user_id", fields)}:
+        count = sum(isinstance(leaves.get(path), str | int) for leaves in read)
+        if _LAST.split(path)[-1].lower().endswith("id") and len(values_at(path, read)) == count > 1:
+            found.append(path)
+    return [path for path in fields if path in found]
+
+
+def _is_time(value: Any) -> bool:
+    """Tell whether a value may be a time: a text with a date, or seconds since 1970 or less."""
+    if isinstance(value, str):
+        return bool(re.search(r"\d{2}[-/.]\d|\d{9}", value))
+    return isinstance(value, int | float) and value > 1e8
+
+
+def lacks_zone(time: Any) -> bool:
+    """Tell whether a text is a time that does not say its offset from UTC."""
+    try:
+        return datetime.fromisoformat(time).tzinfo is None
+    except (TypeError, ValueError):
+        return False
+
+
+def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the paths of lists of items, each with its first one, the likeliest first.
+
+    Those have a known name, such as that of an item or its plural, or objects with the id of one.
+    """
+    ids = _WORDS["item_id"].split()
+    lists = {path: fields[path] for path in paths_of("items", fields, list)}
+    for path, found in fields.items():
+        if isinstance(found, list) and (item_ids(found) or name_of(path).removesuffix("s") in ids):
+            lists.setdefault(path, found)
+    for path in paths_of("items", fields, str):
+        separator, parts = parted(fields[path])
+        if separator:
+            lists.setdefault(f"split({path}, '{separator}')", parts)
+    return [(path, found[0] if found else {}) for path, found in lists.items()]
+
+
+def item_ids(listed: list[Any]) -> list[str]:
+    """Return the paths of an item's id in the objects of a list."""
+    first = listed[0] if listed else None
+    return paths_of("item_id", dict(leaves_of(first, ""))) if isinstance(first, dict) else []
+
+
+def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the values below an object by their path of JMESPath; a list is a value."""
+    if not isinstance(value, dict):
+        if path:
+            yield path, value
+        if isinstance(value, str) and isinstance(listed := read_json(value), list):
+            yield f"from_json({path})", listed
+        return
+    for name, inner in value.items():
+        step = name if _PLAIN_NAME.match(name) else json.dumps(name)
+        yield from leaves_of(inner, f"{path}.{step}" if path else step)
+
+
+def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
+    """Return the paths of values of a type whose last name is a word for a field, best first."""
+    names = {path: name_of(path) for path, value in fields.items() if isinstance(value, of)}
+    if field == "position":
+        names = {path: name for path, name in names.items() if str(fields[path]).isdigit()}
+    if field == "ts":
+        names = {path: _UNIT.sub("", name) for path, name in names.items()}
+        names = {path: name for path, name in names.items() if _is_time(fields[path])} or names
+    words = _WORDS[field].split()
+    exact = [path for word in words for path, name in names.items() if name == word]
+    long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
+    return exact or [path for path, name in names.items() if name.endswith(long)]
+
+
+def name_of(path: str) -> str:
+    """Return the last name of a path in letters, with its owner's where both are one: `user.id`."""
+    if isinstance(path, Told):
+        return path.word
+    before, *rest = _LAST.split(path)
+    letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    names = [_UUID.sub("id", name) for name in letters]
+    together = "".join(names)
+    return together if together in _KNOWN else names[-1]
