@@ -21,6 +21,7 @@ from streameval.profiles.message_fields import (
     Told,
     act_of,
     examples_of,
+    flags_of,
     has_several,
     ids_told_by_values,
     kind_path,
@@ -255,11 +256,20 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[st
     unnamed = act == "shown" and not items and has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
+    if not lists and items and act in {"", "shown", "view"} and (flags := flags_of(group)):
+        kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
+        rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
+        each = f"[{kinds}][?@]"
+        return _with_feedback(_impression(when, group), rest, each, _yaml(f"$.{items[0]}"), '"@"')
     if not act or not (lists or items):
         return None
-    if act != "shown":
-        return _feedback(when, act, fields)
-    more = {"item_id": _yaml(items[0])} | _variant(fields)
+    return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
+
+
+def _impression(when: str, group: Sequence[dict[str, Any]]) -> str:
+    """Return a rule for one item that was shown."""
+    fields = examples_of(group)
+    more = {"item_id": _best("item_id", fields)} | _variant(fields)
     for place in paths_of("position", fields)[:1]:
         base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
         more["position"] = f"{{from: {_yaml(place)}, base: {base}}}"
@@ -277,9 +287,14 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
     first = dict(leaves_of(of.first, "")) if isinstance(of.first, dict) else {}
     item = _best("item_id", first) if first else '"@"'
     kind = act if act not in {"", "shown"} else act_of(of.said) or "click"
-    feedback = _event("", "feedback", _above(rest), item_id=item, kind=f"{{const: {kind}}}")
+    return _with_feedback(slate, rest, of.each, item, f"{{const: {kind}}}")
+
+
+def _with_feedback(shown: str, fields: dict[str, Any], each: str, item: str, kind: str) -> str:
+    """Return the rule `shown` with feedback for each of what stands in its message too."""
+    feedback = _event("", "feedback", _above(fields), item_id=item, kind=kind)
     head, _, body = feedback.partition("\n")
-    return f"{slate}\n{head.replace('-', ' ')}\n      each: {_yaml(of.each)}\n{body}"
+    return f"{shown}\n{head.replace('-', ' ')}\n      each: {_yaml(each)}\n{body}"
 
 
 def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str:

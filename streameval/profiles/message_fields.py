@@ -223,13 +223,21 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
             continue
         lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
         items = [dict(leaves_of(item, "")) for each in lists for item in each]
-        for flag in [name for name in examples_of(items) if act_of(name) not in {"", "shown"}]:
-            values = [item[flag] for item in items if isinstance(item.get(flag), int)]
-            # (An item's `order` is its place.)
-            if set(values) == {0, 1} and flag != "order":
-                test = flag if isinstance(values[0], bool) else f"{flag} == `1`"
-                return Taken(path, example, f"{path}[?{test}]", example[0], flag)
+        for act, test in flags_of(items).items():
+            return Taken(path, example, f"{path}[?{test}]", example[0], act)
     return None
+
+
+def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return a test of JMESPath for each act that a flag of items tells: 0 or 1, true or false."""
+    found: dict[str, str] = {}
+    for name in examples_of(items):
+        values = [item[name] for item in items if isinstance(item.get(name), int)]
+        # (An item's `order` is its place.)
+        if set(values) == {0, 1} and act_of(name) not in {"", "shown"} and name != "order":
+            is_bool = isinstance(values[0], bool)
+            found.setdefault(act_of(name), name if is_bool else f"{name} == `1`")
+    return found
 
 
 def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:

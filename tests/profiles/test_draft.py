@@ -297,6 +297,25 @@ def test_a_row_with_a_list_and_what_was_taken_of_it_says_both(kind, tmp_path):
     assert [(one.request_id, one.feedback, one.item_id) for one in feedback] == taken
 
 
+@pytest.mark.parametrize(("no", "yes"), [(0, 1), (False, True)])
+def test_a_row_of_one_item_with_flags_is_an_impression_with_feedback(no, yes, tmp_path):
+    flags = [(yes, no), (no, no), (yes, yes)]
+    rows = [
+        row("l1", video_id=f"v{place}", tab=1, is_click=click, is_like=like, is_ad=no)
+        for place, (click, like) in enumerate(flags)
+    ]
+    for known in (rows, [one | {"action": "recs_shown"} for one in rows]):
+        _, events = drafted(known, tmp_path)
+        feedback = [one for one in events if isinstance(one, FeedbackEvent)]
+        assert [one.item_id for one in events if one not in feedback] == ["v0", "v1", "v2"]
+        assert [(one.item_id, one.feedback) for one in feedback] == [
+            ("v0", "click"),
+            ("v2", "click"),
+            ("v2", "like"),
+        ]
+        assert {(one.ts, one.user_id, one.request_id) for one in events} == {(AT, "ann", "l1")}
+
+
 def test_what_stands_in_a_list_by_chance_was_not_taken_of_it(tmp_path):
     places = row("l1", items=["a", "b", "c"], positions=[1, 2, 3], page=2)
     other = row("l2", items=["a", "c"], positions=[1, 2], page=1, variant="a")
