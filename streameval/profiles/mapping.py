@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -287,15 +287,17 @@ class _CompiledRule:
             return False
 
     def events(self, message: Any) -> list[Mapped]:
-        """Return the events of a message. Raises MappingError."""
+        """Return the events of a message, at most `MAX_EVENTS` and one. Raises MappingError."""
         try:
             elements = [message] if self._each is None else self._each(message, message)
-            return [
+            # A megabyte may hold thousands of elements, with as many in each.
+            found = (
                 Mapped(shape.fields(part, message), self.name)
                 for element in elements
                 for shape in self.shapes
                 for part in ((element,) if shape.each is None else shape.each(element, message))
-            ]
+            )
+            return list(islice(found, MAX_EVENTS + 1))
         except MappingError as error:
             raise MappingError(f"rule {self.name}: {error}") from None
         except ValueError as error:  # of JMESPath

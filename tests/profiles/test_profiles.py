@@ -1083,7 +1083,11 @@ def test_feedback_on_each_of_what_was_taken_of_a_list_stands_beside_it():
     assert mapped(known, row | {"ids": ["b", "a"], "prices": [2, None]}) == wanted
     assert mapped(known, row, row | {"prices": [1]}) == wanted[:1] * 2
     both["each"] = "lists"  # each row of a page
+    both["feedback"]["each"] = "$.taken"
+    many = {"ts": NOON, "u": "u", "r": "l", "lists": [{"r": "l", "shown": []}] * 9_000}
+    many["taken"] = [{"id": "a"}] * 9_000
     both["slate"] = both["slate"] | {"ts": "$.ts", "user_id": "$.u"}
+    assert refused(known, many).endswith("a message of more than 10,000 events")
     both["feedback"] = both["feedback"] | {"each": "taken", "request_id": "$.r"}
     page = {"ts": NOON, "u": "u", "r": "l", "lists": [{"r": "l"} | row | {"taken": taken}]}
     assert mapped(known, page) == wanted
