@@ -577,6 +577,7 @@ VARIANTS = (
     OneId(0.1, "k3x9", "k3x8", "m2"),
     OneId(0.1, "null", cause=_UNKNOWN, arms="B"),
     Lists("lists cut to five items", lambda length: min(length, 5), arms="AB"),
+    Lists("the last item of B's lists not logged", lambda length: max(1, length - 1)),
     Empty(0.04),
     LostFeedback(0.5, arms="AB"),
     LostUsers(0.2),

@@ -178,7 +178,7 @@ class Settings(CheckSettings):
     """The largest differences between arms, hours, and from the reference."""
 
     max_shorter: float = Field(
-        0.2,
+        0.1,
         gt=0,
         le=1,
         description="Largest share by which lists may be shorter than the others, or the"
