@@ -250,7 +250,8 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[st
     """Return the rule for messages of a kind; None where they say nothing of lists or items."""
     fields = examples_of(group)
     own_id = next((path for path in own if path in fields), "request_id")
-    if taken := taken_of_list(group):
+    # The list of an order is what was bought.
+    if act in {"", "shown", "view", "click"} and (taken := taken_of_list(group)):
         return _list_and_taken(when, act, fields, own_id, taken)
     lists, items = lists_of_items(fields), paths_of("item_id", fields)
     unnamed = act == "shown" and not items and has_several(group)

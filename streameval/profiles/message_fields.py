@@ -53,6 +53,8 @@ _UNIT: Final = re.compile(
 )
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
+# A text that holds ids, with one character between them that is no blank.
+_IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
 _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
 # The end of the name of an id, whatever it is of, and what is no item and no list.
 _ID: Final = re.compile(r"(id|key|token)\Z")
@@ -206,7 +208,8 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
     if flagged := _flagged(group):
         return flagged
     fields = examples_of(group)
-    pair = max(counts, key=counts.__getitem__, default=("", ""))
+    named = " ".join(path for path, _ in lists_of_items(fields))
+    pair = max(counts, key=lambda pair: (counts[pair], pair[0] in named), default=("", ""))
     if counts[pair] < 2:
         return None
     listed, items = _as_list(pair[0], fields[pair[0]])
@@ -241,14 +244,16 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 
 def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:
-    """Return the path of a list, also where it came as a text, and the list."""
+    """Return the path of a list, also where ids came as a text, and the list."""
     separator, parts = parted(value)
-    return f"split({path}, '{separator}')" if separator else path, parts
+    if not separator or _IDS.fullmatch(value):
+        return f"split({path}, '{separator}')" if separator else path, parts
+    return path, [value]  # a text with blanks or commas
 
 
 def _ids_in(value: Any) -> set[str]:
     """Return the ids that a list has, also one in a text, or the value itself."""
-    _, parts = parted(value)
+    _, parts = _as_list("", value)
     if parts and isinstance(parts[0], dict):
         paths = item_ids(parts)
         parts = [dict(leaves_of(part, "")).get(paths[0]) for part in parts] if paths else []

@@ -323,6 +323,27 @@ def test_what_stands_in_a_list_by_chance_was_not_taken_of_it(tmp_path):
     text, events = drafted([places, other, variants], tmp_path)
     assert "      each:" not in text
     assert len(events) == 3
+    texts = {"city": "Sydney, Australia", "town": "Sydney", "query": "red shoe", "color": "red"}
+    text, events = drafted([one | texts for one in (places, other)], tmp_path)
+    assert "      each:" not in text
+    assert len(events) == 2
+
+
+def test_the_list_of_an_order_is_what_was_bought(tmp_path):
+    shown = app("recs_shown", list_id="l1", items=[{"sku": "aaaa"}, {"sku": "bbbb"}])
+    order = app("purchase", main_sku="bbbb", products=[{"sku": "bbbb"}, {"sku": "cccc"}])
+    _, events = drafted([shown, order, order], tmp_path)
+    assert [one.item_id for one in events[1:]] == ["bbbb", "cccc"] * 2
+
+
+def test_of_several_lists_that_of_items_is_the_one(tmp_path):
+    rows = [
+        row("l1", prices=[310, 420], products=["x", "y"], price=420, picked="y"),
+        row("l2", prices=[310, 550], products=["x", "z"], price=310, picked="x"),
+    ]
+    _, events = drafted(rows, tmp_path)
+    assert [one.items for one in events[::2]] == [("x", "y"), ("x", "z")]
+    assert [one.item_id for one in events[1::2]] == ["y", "x"]
 
 
 def test_a_draft_takes_several_lists_out_of_one_message(tmp_path):
