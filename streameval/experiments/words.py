@@ -63,7 +63,7 @@ class Scorecard:
     that the experiment names beside it. `field` is the event field of the arm, which `without_arm`
     slates do not have. `uncapped` are the named metrics that have a cap in windows. `notes` are
     sentences of the leader, on figures beside the rows that it withholds. `leaves_out`: figures
-    without crossed users are wanted.
+    without crossed users are wanted. `failing` are sentences on checks that doubt the data.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Scorecard:
     uncapped: Sequence[str] = ()
     notes: Sequence[str] = ()
     leaves_out: bool = False
+    failing: Sequence[str] = ()
 
     @property
     def is_mismatched(self) -> bool:
@@ -223,7 +224,7 @@ def warnings(card: Scorecard) -> list[str]:
             f"Several arms have come ({', '.join(several)}) and the experiment names none of them,"
             " so all its figures are exploratory: list the arms that it judges under `arms`."
         )
-    return found
+    return [*found, *card.failing]
 
 
 def _missing(card: Scorecard) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -33,6 +34,19 @@ def report_of(
 ) -> str:
     """Return a report as of `time` (ms): rows and sentences by `Experiment.key`."""
     return json.dumps({"time": time, "experiments": rows, "notes": notes}, allow_nan=False)
+
+
+def _failing(report: dict[str, Any]) -> list[str]:
+    """Return a sentence for each check that doubts the data, in the report of the checks.
+
+    A figure that got worse is no doubt of it.
+    """
+    return [
+        f"The check {one['name']} fails ({one['message'].partition('. ')[0]}): find out why before"
+        " you trust a figure."
+        for one in report["checks"]
+        if one["state"] == "failed" and one["name"] != "metric_regression"
+    ]
 
 
 def _beside(name: str, report: dict[str, Any], key: str, card: Scorecard) -> Scorecard:
@@ -86,7 +100,9 @@ class ScorecardReader:
             text = await self._store.reported(name)
             if text is not None:
                 cards = [*map(partial(_beside, name, json.loads(text)), found, cards)]
-        return cards
+        checks = await self._store.reported("checks")
+        failing = [] if checks is None else _failing(json.loads(checks))
+        return [replace(card, failing=failing) for card in cards]
 
     async def _sums_of(self, number: int) -> list[ArmSums]:
         """Return the sums of a partition; a header that is known is not decoded again.

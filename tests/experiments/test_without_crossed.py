@@ -1,6 +1,7 @@
 """The leader's figures without crossed users: as `compare` has them of a checkpoint's files."""
 
 import asyncio
+import json
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -17,12 +18,14 @@ from streameval.core.experiments.users import ArmUsers
 from streameval.evaluation.arm_comparison import compare_arms
 from streameval.evaluation.arms import read_arms
 from streameval.experiments.scorecard import scorecard
-from streameval.experiments.words import remarks
+from streameval.experiments.words import remarks, warnings
 from streameval.files import outcome_days
 from streameval.files.outcome_days import OutcomeDays
 from streameval.files.outcome_files import OutcomeFolder, pseudonyms
 from streameval.store.scorecards import ScorecardReader
+from streameval.web.status import CheckStatus
 from streameval.worker import without_crossed
+from streameval.worker.sharing import checks_of
 from streameval.worker.without_crossed import figures, parts_of
 
 FLOOR, SEEDS = 8, 30
@@ -173,6 +176,34 @@ def test_the_leader_reports_figures_or_why_there_are_none(tmp_path, monkeypatch)
     settings.user_ttl = 1
     (remark,) = remarks(card())
     assert "as old as `user_ttl`" in remark
+
+
+def test_checks_that_doubt_the_data_stand_beside_the_verdict(tmp_path):
+    topic = Reported(tmp_path / "service")
+    topic.take(some_events(4)[0])
+    topic.checkpoint()
+    reader = ScorecardReader(topic, topic.definition)
+
+    def warned():
+        (card,) = asyncio.run(reader.read(len(topic.arms)))
+        return warnings(card)
+
+    before = warned()
+    ended = [
+        ("slates_once", "error", True, "0 of 9 slates repeat another one"),
+        ("traffic_alike", "error", False, "variant 'B': 5.1 % of it is fast. variant 'A': so too"),
+        ("metric_regression", "error", False, "B is worse"),
+        ("drift", "warning", False, "items moved"),
+        ("freshness", "error", None, "no snapshot"),
+    ]
+    checks = [CheckStatus(*head, 0.5, 9.0, 1.0, message=text) for *head, text in ended]
+    status = SimpleNamespace(checks=checks, check_interval=None, check_running=None, daily=None)
+    asyncio.run(topic.report("checks", 7, json.dumps(checks_of(status)), 1))
+    said = (
+        "The check traffic_alike fails (variant 'B': 5.1 % of it is fast): find out why before you"
+        " trust a figure."
+    )
+    assert warned() == [*before, said]
 
 
 def test_figures_without_a_crossed_user_are_the_plain_ones_and_open_no_file(tmp_path):
