@@ -260,8 +260,8 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[st
     if not lists and items and act in {"", "shown", "view"} and (flags := flags_of(group)):
         kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
-        each = f"[{kinds}][?@]"
-        return _with_feedback(_impression(when, group), rest, each, _yaml(f"$.{items[0]}"), '"@"')
+        each = {f"[{kinds}][?@]": '"@"'}
+        return _with_feedback(_impression(when, group), rest, each, _yaml(f"$.{items[0]}"))
     if not act or not (lists or items):
         return None
     return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
@@ -282,20 +282,30 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
     rest = {
         path: value
         for path, value in fields.items()
-        if not isinstance(value, list) and path not in {of.listed, of.said}
+        if not isinstance(value, list) and path not in {of.listed, *of.each}
     }
     slate = _slate(when, {**rest, of.listed: of.items}, own_id)
     first = dict(leaves_of(of.first, "")) if isinstance(of.first, dict) else {}
     item = _best("item_id", first) if first else '"@"'
-    kind = act if act not in {"", "shown"} else act_of(of.said) or "click"
-    return _with_feedback(slate, rest, of.each, item, f"{{const: {kind}}}")
+    usual = act if act not in {"", "shown"} else "click"
+    each = {path: f"{{const: {act_of(said) or usual}}}" for said, path in of.each.items()}
+    return _with_feedback(slate, rest, each, item)
 
 
-def _with_feedback(shown: str, fields: dict[str, Any], each: str, item: str, kind: str) -> str:
-    """Return the rule `shown` with feedback for each of what stands in its message too."""
-    feedback = _event("", "feedback", _above(fields), item_id=item, kind=kind)
-    head, _, body = feedback.partition("\n")
-    return f"{shown}\n{head.replace('-', ' ')}\n      each: {_yaml(each)}\n{body}"
+def _with_feedback(shown: str, fields: dict[str, Any], each: dict[str, str], item: str) -> str:
+    """Return the rule `shown` with feedback for each of what stands in its message too.
+
+    `each` are paths with the kind of feedback.
+    """
+    parts = []
+    for path, kind in each.items():
+        _, _, body = _event("", "feedback", _above(fields), item_id=item, kind=kind).partition("\n")
+        parts.append(f"      each: {_yaml(path)}\n{body}")
+    if len(parts) > 1:
+        parts = [
+            part.replace("\n", "\n  ").replace("      each", "      - each", 1) for part in parts
+        ]
+    return "\n".join([shown, "    feedback:", *parts])
 
 
 def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str:

@@ -29,7 +29,7 @@ class Health:
     """Looks at mapped events; memory grows with the lists and the items that users were shown."""
 
     def __init__(self, mapping: Mapping) -> None:
-        self._optional = list(mapping.optional_fields())
+        self._optional = list(dict.fromkeys(mapping.optional_fields()))
         self._made: Counter[tuple[str, str]] = Counter()
         self._found: set[tuple[tuple[str, str], str]] = set()
         self._lists: dict[tuple[str, str], frozenset[str]] = {}

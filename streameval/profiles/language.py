@@ -140,8 +140,8 @@ class Feedback(_Fields):
 class Rule(_Model):
     """A rule for messages for which `when` holds: an event, or one for each value of `each`.
 
-    A message that says both has a list and a feedback, in this order. `when` is an expression that
-    is true, or paths with the value, or values, that each must have.
+    A message that says both has a list and a feedback, or several, in this order. `when` is an
+    expression that is true, or paths with the value, or values, that each must have.
     """
 
     name: str | None = None
@@ -149,7 +149,7 @@ class Rule(_Model):
     each: Each | None = None
     slate: Slate | None = None
     impression: Impression | None = None
-    feedback: Feedback | None = None
+    feedback: Feedback | tuple[Feedback, ...] | None = None
 
     @model_validator(mode="after")
     def _has_event(self) -> Self:
@@ -158,10 +158,19 @@ class Rule(_Model):
         return self
 
     @property
-    def shapes(self) -> dict[str, Slate | Impression | Feedback]:
-        """The events that a message becomes, by type."""
-        every = {"slate": self.slate, "impression": self.impression, "feedback": self.feedback}
-        return {kind: shape for kind, shape in every.items() if shape is not None}
+    def shapes(self) -> list[tuple[str, Slate | Impression | Feedback]]:
+        """The events that a message becomes, each with its type."""
+        several = self.feedback if isinstance(self.feedback, tuple) else (self.feedback,)
+        return [
+            (kind, shape)
+            for kind, shapes in (
+                ("slate", (self.slate,)),
+                ("impression", (self.impression,)),
+                ("feedback", several),
+            )
+            for shape in shapes
+            if shape is not None
+        ]
 
 
 class Profile(_Model):

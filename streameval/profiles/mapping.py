@@ -276,8 +276,7 @@ class _CompiledRule:
         self._choose = _chooser([self])
         self.name = rule.name or str(said or f"rule {number}")
         self._each = None if rule.each is None else _elements("each", rule.each, MAX_EVENTS)
-        shapes = rule.shapes.items()
-        self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in shapes]
+        self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in rule.shapes]
 
     def holds(self, message: Any) -> bool:
         """Tell whether this rule is for a message."""

@@ -180,14 +180,13 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
 class Taken(NamedTuple):
     """A list and the items of it that somebody took, as paths with an example of each.
 
-    `said` is the name that says what was done.
+    `each` are the paths of these items by the names that say what was done.
     """
 
     listed: str
     items: list[Any]
-    each: str
+    each: dict[str, str]
     first: Any
-    said: str
 
 
 def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
@@ -216,7 +215,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
     each, parts = _as_list(pair[1], fields[pair[1]])
     if each == pair[1] and not isinstance(fields[each], list):
         each = f"[{each}][?@]"  # messages of a list that nobody took from lack it
-    return Taken(listed, items, each, parts[0], pair[1])
+    return Taken(listed, items, {pair[1]: each}, parts[0])
 
 
 def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
@@ -226,8 +225,8 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
             continue
         lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
         items = [dict(leaves_of(item, "")) for each in lists for item in each]
-        for act, test in flags_of(items).items():
-            return Taken(path, example, f"{path}[?{test}]", example[0], act)
+        if each := {act: f"{path}[?{test}]" for act, test in flags_of(items).items()}:
+            return Taken(path, example, each, example[0])
     return None
 
 

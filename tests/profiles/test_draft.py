@@ -258,6 +258,16 @@ ROWS = {
         row("l1", results=flagged("purchased", [1, 0, 0])),
         row("l2", results=flagged("purchased", [0, 0, 1])),
     ],
+    "flags of two kinds": [
+        row(
+            request,
+            hits=[
+                {"sku": item, "was_clicked": item != "b", "purchased": item == bought}
+                for item in "abc"
+            ],
+        )
+        for request, bought in (("l1", "a"), ("l2", ""))
+    ],
     "objects of what was bought": [
         row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], bought=[{"id": "bbbb", "price": 3}]),
         row("l2", items=[{"id": "aaaa"}, {"id": "cccc"}], bought=None),
@@ -281,6 +291,13 @@ TAKEN = {
     "flags that are numbers": (
         ["a b c", "a b c"],
         [("l1", "purchase", "a"), ("l2", "purchase", "c")],
+    ),
+    "flags of two kinds": (
+        ["a b c", "a b c"],
+        [
+            *(("l1", "click", "a"), ("l1", "click", "c"), ("l1", "purchase", "a")),
+            *(("l2", "click", "a"), ("l2", "click", "c")),
+        ],
     ),
     "objects of what was bought": (["aaaa bbbb", "aaaa cccc"], [("l1", "purchase", "bbbb")]),
 }

@@ -1079,6 +1079,10 @@ def test_feedback_on_each_of_what_was_taken_of_a_list_stands_beside_it():
     assert refused(known, row | {"taken": [5]}) == (
         "profile mine, rule rule 1: `item_id`: id finds nothing"
     )
+    both["feedback"] = [both["feedback"], both["feedback"] | {"kind": {"const": "like"}}]
+    also = did("like", "b", "l", value=2), did("like", "a", "l")
+    assert mapped(known, row | {"taken": taken}) == [*wanted, *also]
+    both["feedback"] = both["feedback"][0]
     both["feedback"]["each"] = {"id": "ids", "paid": "prices"}
     assert mapped(known, row | {"ids": ["b", "a"], "prices": [2, None]}) == wanted
     assert mapped(known, row, row | {"prices": [1]}) == wanted[:1] * 2
