@@ -257,7 +257,8 @@ def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[st
     unnamed = act == "shown" and not items and has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
-    if not lists and items and act in {"", "shown", "view"} and (flags := flags_of(group)):
+    flags = {act: test for act, test in flags_of(group).items() if act != "shown"}
+    if flags and not lists and items and act in {"", "shown", "view"}:
         kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
         each = {f"[{kinds}][?@]": '"@"'}
@@ -284,6 +285,9 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
         for path, value in fields.items()
         if not isinstance(value, list) and path not in {of.listed, *of.each}
     }
+    if not paths_of("request_id", rest):  # feedback names the list too
+        told = {Told.of(path, "requestid") if path == own_id else path: path for path in rest}
+        rest = {name: rest[path] for name, path in told.items()}
     slate = _slate(when, {**rest, of.listed: of.items}, own_id)
     first = dict(leaves_of(of.first, "")) if isinstance(of.first, dict) else {}
     item = _best("item_id", first) if first else '"@"'

@@ -15,8 +15,8 @@ import msgspec
 _WORDS: Final = {
     "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
-    " accountid subscriberid viewerid shopperid actorid deviceid anonymousid cookieid sessionid"
-    " session u",
+    " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
+    " anonymousid cookieid sessionid session u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie aid id",
@@ -51,6 +51,8 @@ _LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 _UNIT: Final = re.compile(
     r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
+# The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
+_AT: Final = re.compile(r"(?<=[a-z\d])(_(ts|at|dt)|Ts|At|Dt|TS)\Z")
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
@@ -225,8 +227,10 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
             continue
         lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
         items = [dict(leaves_of(item, "")) for each in lists for item in each]
-        if each := {act: f"{path}[?{test}]" for act, test in flags_of(items).items()}:
-            return Taken(path, example, each, example[0])
+        flags = flags_of(items)
+        shown = flags.pop("shown", None)  # others were candidates
+        if each := {act: f"{path}[?{test}]" for act, test in flags.items()}:
+            return Taken(f"{path}[?{shown}]" if shown else path, example, each, example[0])
     return None
 
 
@@ -236,7 +240,7 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     for name in examples_of(items):
         values = [item[name] for item in items if isinstance(item.get(name), int)]
         # (An item's `order` is its place.)
-        if set(values) == {0, 1} and act_of(name) not in {"", "shown"} and name != "order":
+        if set(values) == {0, 1} and act_of(name) and name != "order":
             is_bool = isinstance(values[0], bool)
             found.setdefault(act_of(name), name if is_bool else f"{name} == `1`")
     return found
@@ -344,6 +348,8 @@ def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | N
         names = {path: _UNIT.sub("", name) for path, name in names.items()}
         names = {path: name for path, name in names.items() if _is_time(fields[path])} or names
     words = _WORDS[field].split()
+    if field == "ts":
+        words += [name for path, name in names.items() if _AT.search(path)]
     exact = [path for word in words for path, name in names.items() if name == word]
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
     return exact or [path for path, name in names.items() if name.endswith(long)]

@@ -268,6 +268,17 @@ ROWS = {
         )
         for request, bought in (("l1", "a"), ("l2", ""))
     ],
+    "candidates that were not shown": [
+        {
+            "request_ts": AT,
+            "customer": "ann",
+            "reco_id": request,
+            "candidates": [
+                {"sku": item, "shown": item != "d", "clicked": item == clicked} for item in "abcd"
+            ],
+        }
+        for request, clicked in (("l1", "b"), ("l2", ""))
+    ],
     "objects of what was bought": [
         row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], bought=[{"id": "bbbb", "price": 3}]),
         row("l2", items=[{"id": "aaaa"}, {"id": "cccc"}], bought=None),
@@ -299,6 +310,7 @@ TAKEN = {
             *(("l2", "click", "a"), ("l2", "click", "c")),
         ],
     ),
+    "candidates that were not shown": (["a b c", "a b c"], [("l1", "click", "b")]),
     "objects of what was bought": (["aaaa bbbb", "aaaa cccc"], [("l1", "purchase", "bbbb")]),
 }
 
