@@ -168,12 +168,17 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
     own = own_ids(read)
+    shows = any(
+        act == "shown" and lists_of_items(examples_of(groups[said])) for said, act in acts.items()
+    )
     made: dict[str, str] = {}
     for said, act in acts.items():
         when = f"when: {{{_yaml(kind)}: {said}}}" if said else ""
         if said in several:
             when = _each(when, several[said])
-        rule = None if said == "null" else _rule(when, act, groups[said], own)
+        # A click beside events that show lists has the list that was clicked, at most.
+        both = act in {"", "shown"} or (act in {"view", "click"} and not shows)
+        rule = None if said == "null" else _rule(when, act, groups[said], own, both=both)
         if rule is not None and len(made) < _MOST_RULES:
             made[said] = rule
     rules = list(made.values())
@@ -246,19 +251,23 @@ def _of_one_user(
     return [{path: value for path, value in leaves.items() if path not in gone} for leaves in group]
 
 
-def _rule(when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[str]) -> str | None:
-    """Return the rule for messages of a kind; None where they say nothing of lists or items."""
+def _rule(
+    when: str, act: str, group: Sequence[dict[str, Any]], own: Sequence[str], *, both: bool
+) -> str | None:
+    """Return the rule for messages of a kind; None where they say nothing of lists or items.
+
+    `both`: a message may say what was shown, and what was taken of it.
+    """
     fields = examples_of(group)
     own_id = next((path for path in own if path in fields), "request_id")
-    # The list of an order is what was bought.
-    if act in {"", "shown", "view", "click"} and (taken := taken_of_list(group)):
+    if both and (taken := taken_of_list(group)):
         return _list_and_taken(when, act, fields, own_id, taken)
     lists, items = lists_of_items(fields), paths_of("item_id", fields)
     unnamed = act == "shown" and not items and has_several(group)
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
     flags = {act: test for act, test in flags_of(group).items() if act != "shown"}
-    if flags and not lists and items and act in {"", "shown", "view"}:
+    if flags and not lists and items and act in {"", "shown"}:
         kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
         each = {f"[{kinds}][?@]": '"@"'}

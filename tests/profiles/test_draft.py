@@ -365,6 +365,15 @@ def test_the_list_of_an_order_is_what_was_bought(tmp_path):
     assert [one.item_id for one in events[1:]] == ["bbbb", "cccc"] * 2
 
 
+def test_a_click_with_the_list_that_was_clicked_is_feedback_alone(tmp_path):
+    listed = {"list_id": "l1", "items": ["aaaa", "bbbb", "cccc"]}
+    click = app("click", item_id="bbbb", **listed)
+    _, events = drafted([app("recs_shown", **listed), click, click], tmp_path)
+    assert [isinstance(one, SlateEvent) for one in events] == [True, False, False]
+    _, events = drafted([click, click], tmp_path)
+    assert [isinstance(one, SlateEvent) for one in events] == [True, False] * 2
+
+
 def test_of_several_lists_that_of_items_is_the_one(tmp_path):
     rows = [
         row("l1", prices=[310, 420], products=["x", "y"], price=420, picked="y"),
