@@ -256,27 +256,22 @@ class Empty(Fault):
         return slates
 
 
-class LostFeedback(Fault):
-    check, cause = "attribution_complete", "of its feedback was lost"
+class OfFeedback(Fault):
+    """A share of the feedback that users of some arms give, changed to several events or none."""
 
-    def __init__(self, share, arms="B"):
-        self.share, self.arms = share, arms
-        self.name = f"{share:.0%} of the feedback of {arms} lost"
+    def __init__(self, name, check, cause, share, change, arms="B"):
+        self.name, self.check, self.cause = name, check, cause
+        self.share, self.change, self.arms = share, change, arms
 
     def slates(self, slates, _):
         self.users = {slate.user for slate in slates if slate.variant in self.arms}
         return slates
 
     def events(self, events, chance):
-        return [
-            event
-            for event in events
-            if not (
-                isinstance(event, FeedbackEvent)
-                and event.user_id in self.users
-                and chance.random() < self.share
-            )
-        ]
+        for event in events:
+            is_theirs = isinstance(event, FeedbackEvent) and event.user_id in self.users
+            faulty = is_theirs and chance.random() < self.share
+            yield from self.change(event, chance) if faulty else [event]
 
 
 class LostUsers(Fault):
@@ -308,41 +303,6 @@ class ShuffledPositions(Fault):
         return slates
 
 
-class _OfFeedback(Fault):
-    """A fault of a share of the feedback that users of some arms give."""
-
-    def __init__(self, name, check, cause, share, change, arms="B"):
-        self.name, self.check, self.cause = name, check, cause
-        self.share, self.change, self.arms = share, change, arms
-
-    def slates(self, slates, _):
-        self.users = {slate.user for slate in slates if slate.variant in self.arms}
-        return slates
-
-    def events(self, events, chance):
-        changed = []
-        for event in events:
-            is_theirs = isinstance(event, FeedbackEvent) and event.user_id in self.users
-            faulty = is_theirs and chance.random() < self.share
-            changed += self.change(event) if faulty else [event]
-        return sorted(changed, key=lambda event: event.ts)
-
-
-def _twice(share, gap, arms="B"):
-    name = f"{share:.0%} of the feedback of {arms} sent again {gap} ms later"
-    again = lambda event: [event, msgspec.structs.replace(event, ts=event.ts + gap)]  # noqa: E731
-    return _OfFeedback(name, "traffic_alike", "it is sent twice", share, again, arms)
-
-
-def _named(share, field, arms="B"):
-    name = f"another `{field}` in {share:.0%} of the feedback of {arms}"
-    cause = "before the earlier snapshot" if field == "user_id" else "of its feedback was lost"
-    other = lambda event: [  # noqa: E731
-        msgspec.structs.replace(event, **{field: f"x{getattr(event, field)}"})
-    ]
-    return _OfFeedback(name, "attribution_complete", cause, share, other, arms)
-
-
 class Prefetched(Fault):
     """The first item of a share of an arm's lists is clicked as soon as it is shown."""
 
@@ -353,45 +313,17 @@ class Prefetched(Fault):
         self.name = f"a click {delay} ms after {share:.0%} of the lists of {arms}"
 
     def events(self, events, chance):
-        clicks = [
-            FeedbackEvent(
-                ts=event.ts + self.delay,
-                user_id=event.user_id,
-                item_id=event.items[0].item_id,
-                feedback="click",
-                request_id=event.request_id,
-            )
-            for event in events
-            if isinstance(event, SlateEvent) and event.variant in self.arms
-            if chance.random() < self.share
-        ]
-        return sorted([*events, *clicks], key=lambda event: event.ts)
-
-
-class Priced(Fault):
-    """Purchases have a value, and those of an arm in another unit."""
-
-    check, cause = "traffic_alike", "in the same unit"
-
-    def __init__(self, factor, arms="B"):
-        self.factor, self.arms = factor, arms
-        self.name = f"values of {arms} in {factor} times the unit"
-
-    def slates(self, slates, _):
-        self.users = {slate.user for slate in slates if slate.variant in self.arms}
-        return slates
-
-    def events(self, events, chance):
-        return [
-            msgspec.structs.replace(event, value=self._value(event, chance))
-            if isinstance(event, FeedbackEvent) and event.feedback == "buy" and not event.retract
-            else event
-            for event in events
-        ]
-
-    def _value(self, event, chance):
-        unit = self.factor if event.user_id in self.users else 1.0
-        return unit * chance.lognormvariate(2, 1)
+        for event in events:
+            yield event
+            is_theirs = isinstance(event, SlateEvent) and event.variant in self.arms
+            if is_theirs and chance.random() < self.share:
+                yield FeedbackEvent(
+                    ts=event.ts + self.delay,
+                    user_id=event.user_id,
+                    item_id=event.items[0].item_id,
+                    feedback="click",
+                    request_id=event.request_id,
+                )
 
 
 class BySurface(Fault):
@@ -507,6 +439,38 @@ def quarter(user):
     return zlib.crc32(b"clock" + user.encode()) % 4 == 0
 
 
+def _lost(share, arms="B"):
+    name = f"{share:.0%} of the feedback of {arms} lost"
+    cause = "of its feedback was lost"
+    return OfFeedback(name, "attribution_complete", cause, share, lambda *_: [], arms)
+
+
+def _twice(share, gap, arms="B"):
+    def again(event, _):
+        return [event, msgspec.structs.replace(event, ts=event.ts + gap)]
+
+    name = f"{share:.0%} of the feedback of {arms} sent again {gap} ms later"
+    return OfFeedback(name, "traffic_alike", "it is sent twice", share, again, arms)
+
+
+def _priced(factor, arms="B"):
+    def other(event, chance):
+        priced = event.feedback == "buy" and not event.retract
+        value = factor * chance.lognormvariate(0, 0.5)
+        return [msgspec.structs.replace(event, value=value) if priced else event]
+
+    name = f"values of {arms} in {factor} times the unit"
+    return OfFeedback(name, "traffic_alike", "in the same unit", 1.0, other, arms)
+
+
+def _named(share, field, cause="of its feedback was lost", arms="B"):
+    def other(event, _):
+        return [msgspec.structs.replace(event, **{field: f"x{getattr(event, field)}"})]
+
+    name = f"another `{field}` in {share:.0%} of the feedback of {arms}"
+    return OfFeedback(name, "attribution_complete", cause, share, other, arms)
+
+
 def _same(name, change, chosen=lambda *_: True, cause="same score"):
     return Scores(name, cause, change, chosen)
 
@@ -540,7 +504,7 @@ FAULTS = (
     OneId(0.1, "k3x9"),
     Lists("lists of B half as long", lambda length: -(-length // 2)),
     Empty(0.1),
-    LostFeedback(0.5),
+    _lost(0.5),
     LostUsers(0.4),
     ShuffledPositions("B"),
     LostHour(),
@@ -548,8 +512,8 @@ FAULTS = (
     NewIds(1 / 3, arms="B"),
     Prefetched(0.1, 80),
     _twice(0.5, 700),
-    Priced(100),
-    _named(0.12, "user_id"),
+    _priced(100),
+    _named(0.12, "user_id", cause="before the earlier snapshot"),
     BySurface(0.8),
 )
 # More of the same classes, for `make planted`.
@@ -579,7 +543,7 @@ VARIANTS = (
     Lists("lists cut to five items", lambda length: min(length, 5), arms="AB"),
     Lists("the last item of B's lists not logged", lambda length: max(1, length - 1)),
     Empty(0.04),
-    LostFeedback(0.5, arms="AB"),
+    _lost(0.5, arms="AB"),
     LostUsers(0.2),
     ShuffledPositions("AB"),
     LostHour(begin=17 * HOUR + 30 * MINUTE),
@@ -588,7 +552,7 @@ VARIANTS = (
     NewIds(1 / 3),
     Prefetched(0.05, 80, arms="AB"),
     _twice(0.2, 700, arms="AB"),
-    Priced(0.01),
+    _priced(0.01),
     _named(0.3, "item_id"),
     _named(0.3, "request_id", arms="AB"),
     BySurface(0.65),

@@ -582,7 +582,7 @@ def _chooser(
 
 
 def _unspelt(value: Any) -> Any:
-    """Return a text in small letters and digits alone, if it has any; another value as it is."""
+    """Return a text in lower case, letters and digits alone, if it has any; else the value."""
     return _in_letters(value) if isinstance(value, str) else value
 
 

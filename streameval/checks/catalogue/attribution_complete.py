@@ -2,8 +2,8 @@
 
 The check asks for two things. Every feedback of a row points to one of its items, within the
 attribution window after the impression. And little positive feedback found no impression: the
-growth of the snapshot's event counters since the earlier one tells the share, which rises when
-producers lose `request_id`s or impressions, and how far it was before.
+growth of the snapshot's event counters since the earlier one tells the share, and the earlier one
+what it was before. It rises when producers lose `request_id`s or impressions.
 
 Feedback that is lost on the way leaves no trace, and a worse ranker has less of it too. But nobody
 takes back what they did not give: a retraction alone shows that its feedback was lost.
@@ -94,7 +94,7 @@ def check(evidence: Evidence, settings: Settings) -> Found:
 
 
 def _unattributed(counts: Counter[str]) -> tuple[int, int, int]:
-    """Count positive feedback, and of it what found no impression, or one too early."""
+    """Count positive feedback, and of it what had no impression, and what came too late."""
     missed, expired = counts["unattributed.no_impression"], counts["unattributed.expired"]
     return counts["accepted.feedback"] - counts["ignored"], missed, expired
 

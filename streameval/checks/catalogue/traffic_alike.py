@@ -2,9 +2,10 @@
 
 A fault of one arm's service or clients makes its figures better or worse, and no test of the
 figures tells why. What a ranker does not decide should not differ by arm on the same day: how long
-lists are, how many are empty, whether people come back, and whether they keep their id; nor should
-feedback that no person gave, that is sent twice, or that is worth many times as much. What a ranker
-does decide (how many positives its lists get) is only told, unless hardly any are left.
+lists are, how many are empty, whether people come back, and whether they keep their id. Nor should
+the share of feedback that is too fast for people or sent twice, what feedback is worth, or who the
+users are. What a ranker does decide (how many positives its lists get) is only told, unless hardly
+any are left.
 
 An hour without feedback, or with hundreds of visitors who are no people, changes a day by a few
 percent. So each half hour and hour is compared with the others, and with the same times of day in
