@@ -326,6 +326,96 @@ class Prefetched(Fault):
                 )
 
 
+class Bubbled(Fault):
+    """A share of the feedback of an arm's users is sent for the next item of its list too."""
+
+    check, cause = "traffic_alike", "one action of a person is sent for several items"
+
+    def __init__(self, share, delay, arms="B"):
+        self.share, self.delay, self.arms = share, delay, arms
+        self.name = f"{share:.0%} of the feedback of {arms} on the next item too, {delay} ms later"
+
+    def events(self, events, chance):
+        lists = {}
+        for event in events:
+            yield event
+            if isinstance(event, SlateEvent) and event.variant in self.arms:
+                lists[event.request_id] = [item.item_id for item in event.items]
+            is_theirs = isinstance(event, FeedbackEvent) and event.request_id in lists
+            if is_theirs and not event.retract and chance.random() < self.share:
+                names = lists[event.request_id]
+                other = names[(names.index(event.item_id) + 1) % len(names)]
+                yield msgspec.structs.replace(event, item_id=other, ts=event.ts + self.delay)
+
+
+class Renamed(Bubbled):
+    """A fault of an arm that names its surfaces otherwise than the others do."""
+
+    def __init__(self, share, delay, arms="B"):
+        super().__init__(share, delay, arms)
+        self.name = f"{self.name}, and other names of its surfaces"
+
+    def slates(self, slates, _):
+        for slate in slates:
+            if slate.variant in self.arms:
+                slate.surface = slate.surface.upper()
+        return slates
+
+
+class Unnamed(Fault):
+    check, cause = "traffic_alike", "figures by surface lack them"
+
+    def __init__(self, share, arms="B"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the slates of {arms} without their surface"
+
+    def slates(self, slates, chance):
+        for slate in slates:
+            if slate.variant in self.arms and chance.random() < self.share:
+                slate.surface = ""
+        return slates
+
+
+class Impatient(Fault):
+    """What users of an arm do later than so many minutes after their list is not sent."""
+
+    check, cause = "traffic_alike", "late feedback is lost"
+
+    def __init__(self, minutes, arms="B"):
+        self.minutes, self.arms = minutes, arms
+        self.name = f"feedback of {arms} lost from {minutes} minutes on"
+
+    def events(self, events, _):
+        shown = {
+            event.request_id: event.ts
+            for event in events
+            if isinstance(event, SlateEvent) and event.variant in self.arms
+        }
+        for event in events:
+            is_theirs = isinstance(event, FeedbackEvent) and event.request_id in shown
+            if not is_theirs or event.ts - shown[event.request_id] < self.minutes * MINUTE:
+                yield event
+
+
+class LostSlates(Fault):
+    """The slates of an arm at some hours are lost."""
+
+    check, cause = "traffic_alike", "its slates were lost"
+
+    def __init__(self, *hours, arms="B"):
+        self.hours, self.arms = hours, arms
+        self.name = (
+            f"slates of {arms} lost from {', '.join(f'{h}:00 to {h + 1}:00' for h in hours)}"
+        )
+
+    def slates(self, slates, _):
+        return [
+            slate
+            for slate in slates
+            if slate.variant not in self.arms or slate.ts % DAY // HOUR not in self.hours
+        ]
+
+
 class BySurface(Fault):
     """Half of the users have each arm; of an app, which people like more, B has a larger share."""
 
@@ -471,6 +561,21 @@ def _named(share, field, cause="of its feedback was lost", arms="B"):
     return OfFeedback(name, "attribution_complete", cause, share, other, arms)
 
 
+def _never_taken_back(arms="B"):
+    name, cause = f"the retractions of {arms} lost", "retractions are lost"
+    return OfFeedback(
+        name, "traffic_alike", cause, 1.0, lambda event, _: [] if event.retract else [event], arms
+    )
+
+
+def _of_one_kind(arms="B"):
+    def other(event, _):
+        return [msgspec.structs.replace(event, feedback="click")]
+
+    name, cause = f"all feedback of {arms} as clicks", "this feedback is lost, or has another name"
+    return OfFeedback(name, "traffic_alike", cause, 1.0, other, arms)
+
+
 def _same(name, change, chosen=lambda *_: True, cause="same score"):
     return Scores(name, cause, change, chosen)
 
@@ -515,6 +620,13 @@ FAULTS = (
     _priced(100),
     _named(0.12, "user_id", cause="before the earlier snapshot"),
     BySurface(0.8),
+    Bubbled(0.2, 300),
+    Renamed(0.2, 300),
+    Unnamed(1.0),
+    Impatient(15),
+    LostSlates(7),
+    _never_taken_back(),
+    _of_one_kind(),
 )
 # More of the same classes, for `make planted`.
 VARIANTS = (
@@ -556,6 +668,14 @@ VARIANTS = (
     _named(0.3, "item_id"),
     _named(0.3, "request_id", arms="AB"),
     BySurface(0.65),
+    Bubbled(0.5, 0, arms="AB"),
+    Unnamed(0.1),
+    Unnamed(1.0, arms="AB"),
+    Impatient(5, arms="AB"),
+    LostSlates(2, 7, 11),
+    LostSlates(18),
+    _never_taken_back(arms="AB"),
+    _of_one_kind(arms="AB"),
 )
 
 HONEST = (Skilled(0.5), Skilled(1.5))

@@ -7,8 +7,8 @@ all that is decided by the arm rests on it. A figure is a ratio of two sums over
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from streameval.checks.evidence import DAY, Evidence
@@ -19,11 +19,23 @@ from streameval.stats.intervals import Moments
 FAR: Final = 5.0
 # Users that each side needs: below, a share says more about them than about the logging.
 LEAST_USERS: Final = 30
+# Arms are compared by value of a dimension if so much of each arm's slates have values of which the
+# others have slates too, so many for each of its own.
+_SHARED: Final = 0.5
+_BESIDE: Final = 0.05
+_VALUES: Final = "SELECT segment[{number}], arm, {count} FROM current GROUP BY ALL"
 _SHARES: Final = """
-    SELECT segment, count(*), sum(x), sum(y), sum(x * x), sum(x * y), sum(y * y)
-    FROM (SELECT segment, "user", sum({below})::DOUBLE AS y, sum({above})::DOUBLE AS x
-        FROM {source} WHERE {among} GROUP BY ALL HAVING sum({below}) > 0)
-    GROUP BY segment ORDER BY segment"""
+    SELECT values, arm, {moments}
+    FROM (SELECT {values}::VARCHAR[] AS values, arm, "user", {sums} FROM {source} GROUP BY ALL)
+    GROUP BY ALL ORDER BY ALL"""
+# Both sums of a user, and the moments of them, for the figure of this number.
+_SUMS: Final = """sum({above}) FILTER (WHERE {among})::DOUBLE AS x{number},
+    sum({below}) FILTER (WHERE {among})::DOUBLE AS y{number}"""
+_POWERS: Final = (
+    *("count(*)", "sum(x{number})", "sum(y{number})"),
+    *("sum(x{number} * x{number})", "sum(x{number} * y{number})", "sum(y{number} * y{number})"),
+)
+_MOMENTS: Final = f"[{', '.join(f'{one} FILTER (WHERE y{{number}} > 0)' for one in _POWERS)}]"
 _SAME_HOURS: Final = """
     (WITH span AS (SELECT max(ms) AS last, max(ms) - min(ms) + 1 AS size FROM current),
         days AS (SELECT *, greatest(round(size / {day}), 1)::BIGINT * {day} AS stride FROM span)
@@ -87,7 +99,10 @@ class Gap(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """The sums of a figure by segment, now and in the reference; `arm` is a dimension, or None."""
+    """The sums of a figure by segment, now and in the reference; `arm` is a dimension, or None.
+
+    `dimensions` are those of the segments (`compared_dimensions`).
+    """
 
     dimensions: tuple[str, ...]
     arm: str | None
@@ -99,14 +114,23 @@ class Shares(NamedTuple):
         cls, evidence: Evidence, figure: Figure, now: str = "current", before: str = "reference"
     ) -> Shares:
         """Read a figure from tables or queries; `before` counts only if there is a reference."""
-        dimensions = tuple(evidence.definition.dimensions)
+        (found,) = cls.each(evidence, [figure], now, before)
+        return found
+
+    @classmethod
+    def each(
+        cls,
+        evidence: Evidence,
+        figures: Sequence[Figure],
+        now: str = "current",
+        before: str = "reference",
+    ) -> list[Shares]:
+        """Read several figures at once: the rows are read once, and of users only sums are kept."""
+        names = compared_dimensions(evidence)
+        here = _segments(evidence, now, figures, names)
         known = evidence.has_reference and before
-        return cls(
-            dimensions,
-            evidence.arm,
-            _segments(evidence, now, figure),
-            _segments(evidence, before, figure) if known else {},
-        )
+        there = _segments(evidence, before, figures, names) if known else [{} for _ in figures]
+        return [cls(names, evidence.arm, *sides) for sides in zip(here, there, strict=True)]
 
     @property
     def below(self) -> float:
@@ -124,9 +148,8 @@ class Shares(NamedTuple):
 
     def gaps(self, *, lower: bool = False, far: float = FAR) -> Iterator[Gap]:
         """Compare each arm with the others of its segment, each segment with the reference."""
-        others_of = [name for name in self.dimensions if name != self.arm]
         for segment, arms in self.now.items():
-            where = f" of {segment_name(others_of, segment)}" if any(segment) else ""
+            where = f" of {segment_name(self.dimensions, segment)}" if any(segment) else ""
             for arm, part in arms.items():
                 others = _sum([each for name, each in arms.items() if name != arm])
                 if others is not None and _enough(part, others):
@@ -149,14 +172,50 @@ def same_hours(source: str) -> str:
     return _SAME_HOURS.format(source=source, ages=ages, day=DAY)
 
 
-def _segments(evidence: Evidence, source: str, figure: Figure) -> Segments:
-    found: Segments = defaultdict(dict)
-    dimensions = evidence.definition.dimensions
-    at = len(dimensions) if evidence.arm is None else dimensions.index(evidence.arm)
-    rows = evidence.rows(_SHARES.format(source=source, **figure._asdict()))
-    for segment, users, x, y, xx, xy, yy in rows:
-        others, arm = (*segment[:at], *segment[at + 1 :]), "".join(segment[at : at + 1])
-        found[others][arm] = Moments(users, x, y, xx, xy, yy)
+def by_value(evidence: Evidence, number: int, count: str) -> dict[str, Counter[str]]:
+    """Count by value of a dimension (numbered from 1), then by arm."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for value, arm, size in evidence.rows(_VALUES.format(number=number, count=count)):
+        found[value][arm] = size
+    return found
+
+
+def compared_dimensions(evidence: Evidence) -> tuple[str, ...]:
+    """Return the dimensions beside the arm whose values arms share, so that they can be compared.
+
+    Where an arm has values of its own, such as the name of its algorithm, or lost those of the
+    others, it would have no other arm beside it.
+    """
+    found = []
+    for number, name in enumerate(evidence.definition.dimensions, 1):
+        if name == evidence.arm:
+            continue
+        values = by_value(evidence, number, "count(*)").values()
+        shared = Counter[str]()
+        for arms in values:
+            shared += {arm: n for arm, n in arms.items() if arms.total() - n >= _BESIDE * n}
+        # What others lack does not matter of the largest arm: they are compared with it.
+        whole = sum(values, Counter[str]()).most_common()
+        if all(shared[arm] >= _SHARED * n for arm, n in whole[1:]):
+            found.append(name)
+    return tuple(found)
+
+
+def _segments(
+    evidence: Evidence, source: str, figures: Sequence[Figure], names: Sequence[str]
+) -> list[Segments]:
+    found: list[Segments] = [defaultdict(dict) for _ in figures]
+    numbers = [evidence.definition.dimensions.index(name) + 1 for name in names]
+    query = _SHARES.format(
+        source=source,
+        values=f"[{', '.join(f'segment[{number}]' for number in numbers)}]",
+        sums=", ".join(_SUMS.format(number=n, **one._asdict()) for n, one in enumerate(figures)),
+        moments=", ".join(_MOMENTS.format(number=n) for n in range(len(figures))),
+    )
+    for values, arm, *each in evidence.rows(query):
+        for segments, (users, *sums) in zip(found, each, strict=True):
+            if users:
+                segments[tuple(values)][arm] = Moments(int(users), *sums)
     return found
 
 

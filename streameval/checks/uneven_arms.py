@@ -5,6 +5,9 @@ all users, and the figures of all traffic still compare the app with the web. So
 value of a dimension are split as those of the others. This holds for dimensions that users keep,
 such as a platform or a country: what an arm itself decides, such as an algorithm, differs by arm.
 A value that a single arm serves is part of no comparison.
+
+An arm whose slates of some hours are lost is compared at other times of the day than the others. A
+ramp changes its share too, but for good: so an hour is compared with those before and after.
 """
 
 from __future__ import annotations
@@ -14,18 +17,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from streameval.base.durations import utc
 from streameval.checks.evidence import Evidence
 from streameval.checks.result import percent
-from streameval.checks.shares import FAR, LEAST_USERS
+from streameval.checks.shares import FAR, LEAST_USERS, by_value
 
 # Share of the users of several slates who have one value of a dimension that users keep.
 _KEPT: Final = 0.8
 _KEEPING: Final = """
     SELECT avg((count = 1)::INTEGER) FROM (SELECT count(DISTINCT segment[{number}]) AS count
         FROM current GROUP BY "user" HAVING count(*) > 1)"""
-# Of each value of a dimension, the users of each arm.
-_USERS: Final = """
-    SELECT segment[{number}], arm, count(DISTINCT "user") FROM current GROUP BY ALL"""
+_USERS: Final = 'count(DISTINCT "user")'
+# The users of each arm by hour of the period, and of the reference as a whole.
+_BY_HOUR: Final = """
+    SELECT ms // {hour} AS begin, arm, {users} FROM current GROUP BY ALL ORDER BY begin"""
+_OF_REFERENCE: Final = "SELECT arm, {users} FROM reference GROUP BY arm"
+_HOUR: Final = 3_600_000
 
 
 def uneven_arms(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]:
@@ -37,10 +44,7 @@ def uneven_arms(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]
         if evidence.arm is None or dimension == evidence.arm:
             continue
         (kept,) = evidence.row(_KEEPING.format(number=number))
-        counts: dict[str, Counter[str]] = defaultdict(Counter)
-        if (kept or 0.0) >= _KEPT:
-            for value, arm, users in evidence.rows(_USERS.format(number=number)):
-                counts[value][arm] = users
+        counts = by_value(evidence, number, _USERS) if (kept or 0.0) >= _KEPT else {}
         for value, arm, n, share, rest in _larger(counts):
             if (apart := (share - rest) / share) > bound:
                 said = (
@@ -65,7 +69,45 @@ def _larger(counts: Mapping[str, Counter[str]]) -> Iterator[tuple[str, str, int,
         if min(n, others) < LEAST_USERS:
             continue
         for arm in here:
-            share, rest, both = here[arm] / n, there[arm] / others, whole[arm] / whole.total()
-            spread = math.sqrt(both * (1 - both) * (1 / n + 1 / others))
-            if share - rest > FAR * spread:
-                yield value, arm, n, share, rest
+            if (rest := _less(there, here, arm)) is not None:
+                yield value, arm, n, here[arm] / n, rest
+
+
+def _less(one: Counter[str], other: Counter[str], arm: str) -> float | None:
+    """Return the arm's share of the users of `one`, where it is surely less than of `other`."""
+    sizes, both = (one.total(), other.total()), one + other
+    share, rest, mean = one[arm] / sizes[0], other[arm] / sizes[1], both[arm] / both.total()
+    spread = math.sqrt(mean * (1 - mean) * (1 / sizes[0] + 1 / sizes[1]))
+    return share if rest - share > FAR * spread else None
+
+
+def lost_hour(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]:
+    """Yield the hour in which an arm lacks most of the users it has before and after, if any.
+
+    Distance and bound are those of `uneven_arms`.
+    """
+    hours: dict[int, Counter[str]] = defaultdict(Counter)
+    for begin, arm, users in evidence.rows(_BY_HOUR.format(hour=_HOUR, users=_USERS)):
+        hours[begin][arm] = users
+    rows = evidence.rows(_OF_REFERENCE.format(users=_USERS)) if evidence.has_reference else ()
+    before, after = Counter[str](dict(rows)), sum(hours.values(), Counter[str]())
+    arms, found = {*before, *after}, []
+    for begin, here in hours.items():
+        after -= here
+        if min(here.total(), before.total(), after.total()) >= LEAST_USERS:
+            for arm in arms:
+                shares = _less(here, before, arm), _less(here, after, arm)
+                if None not in shares:
+                    usual = min(side[arm] / side.total() for side in (before, after))
+                    found.append(((usual - here[arm] / here.total()) / usual, begin, arm, usual))
+        before += here
+    for apart, begin, arm, usual in sorted(found, key=lambda each: each[0])[-1:]:
+        here = hours[begin]
+        if evidence.arm is not None and apart > bound:
+            said = (
+                f"{evidence.arm} {arm!r} has {percent(here[arm] / here.total())} of the"
+                f" {here.total():,} users from {utc(begin * _HOUR)} to"
+                f" {utc((begin + 1) * _HOUR)[11:]} UTC, before and after {percent(usual)} or more:"
+                " its slates were lost, and its figures are of other times than the others'"
+            )
+            yield apart / bound, said

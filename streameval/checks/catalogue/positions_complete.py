@@ -36,24 +36,18 @@ _STEPS: Final = (
     "list_filter(range(1, len(items)), lambda i: scores[i] IS NOT NULL"
     " AND scores[i + 1] IS NOT NULL AND scores[i] != scores[i + 1])"
 )
-_ORDERS: Final = (
-    (
-        "items with a positive stand above the items without",
-        Figure(
-            f"len({_HITS}) * (len(items) - (len({_HITS}) - 1) / 2) - list_sum({_HITS})",
-            f"len({_HITS}) * (len(items) - len({_HITS}))",
-            f"request IS NOT NULL AND len({_HITS}) > 0",
-        ),
+_ORDERS: Final = {
+    "items with a positive stand above the items without": Figure(
+        f"len({_HITS}) * (len(items) - (len({_HITS}) - 1) / 2) - list_sum({_HITS})",
+        f"len({_HITS}) * (len(items) - len({_HITS}))",
+        f"request IS NOT NULL AND len({_HITS}) > 0",
     ),
-    (
-        "items have a higher score than the next",
-        Figure(
-            f"len(list_filter({_STEPS}, lambda i: scores[i] > scores[i + 1]))",
-            f"len({_STEPS})",
-            "request IS NOT NULL AND len(items) > 1",
-        ),
+    "items have a higher score than the next": Figure(
+        f"len(list_filter({_STEPS}, lambda i: scores[i] > scores[i + 1]))",
+        f"len({_STEPS})",
+        "request IS NOT NULL AND len(items) > 1",
     ),
-)
+}
 
 
 class Settings(CheckSettings):
@@ -131,8 +125,9 @@ def _beside_others(evidence: Evidence, settings: Settings) -> Found | None:
 
 def _order_gone(evidence: Evidence, settings: Settings) -> Found | None:
     """Return a failure where the order of items has gone that the others have, or was there."""
-    for what, figure in _ORDERS:
-        for gap in Shares.of(evidence, figure).gaps(lower=True, far=_FAR):
+    found = Shares.each(evidence, [*_ORDERS.values()])
+    for what, shares in zip(_ORDERS, found, strict=True):
+        for gap in shares.gaps(lower=True, far=_FAR):
             there = gap.other - 0.5
             gone = gap.apart / there if there >= _THERE else 0.0
             if gone > settings.max_disorder and settings.max_disorder < 1:

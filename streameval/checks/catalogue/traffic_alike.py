@@ -3,173 +3,60 @@
 A fault of one arm's service or clients makes its figures better or worse, and no test of the
 figures tells why. What a ranker does not decide should not differ by arm on the same day: how long
 lists are, how many are empty, whether people come back, and whether they keep their id. Nor should
-the share of feedback that is too fast for people or sent twice, what feedback is worth, or who the
-users are. What a ranker does decide (how many positives its lists get) is only told, unless hardly
-any are left.
-
-An hour without feedback, or with hundreds of visitors who are no people, changes a day by a few
-percent. So each half hour and hour is compared with the others, and with the same times of day in
-the reference. Users who were there at no other time are compared with such users of other hours:
-the regular users tell whether feedback was lost, the others whether they are people.
+the share of feedback that is too fast for people, or on several items at once, what feedback is
+worth, how late the latest comes, or who the users are. What a ranker does decide (how many
+positives its lists get) is only told, unless hardly any of a kind are left.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from pydantic import Field
 
-from streameval.base.durations import utc
-from streameval.checks.evidence import DAY, Evidence
+from streameval.checks.evidence import Evidence
+from streameval.checks.odd_hours import odd_hours
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
-from streameval.checks.shares import FAR, LEAST_USERS, Figure, Gap, Shares, same_hours
-from streameval.checks.uneven_arms import uneven_arms
+from streameval.checks.shares import (
+    FAR,
+    Figure,
+    Gap,
+    Shares,
+    compared_dimensions,
+    same_hours,
+)
+from streameval.checks.uneven_arms import lost_hour, uneven_arms
 from streameval.files.table_scans import literal
-from streameval.stats.intervals import Moments
 
-_HOUR: Final = 3_600_000
-# An hour that is lost covers a half hour of the clock wholly, whenever it begins.
-_LENGTHS: Final = (_HOUR, _HOUR // 2)
-# Users of the reference, or with more than an hour between their first and last slate, are regular.
-_RATES: Final = """
-    WITH users AS (SELECT "user", max(ms) - min(ms) < {hour} AND NOT {known} AS visitor
-            FROM {source} GROUP BY "user"),
-        rates AS (SELECT ms // {length} AS time, arm, visitor, "user",
-                sum(len(list_filter(gains, lambda g: g > 0))) / sum(len(items)) AS rate
-            FROM {source} JOIN users USING ("user") WHERE len(items) > 0 GROUP BY ALL)
-    SELECT visitor, arm, time, count(*), sum(rate), sum(rate * rate)
-    FROM rates GROUP BY GROUPING SETS ((visitor, arm, time), (visitor, time))"""
-
-Times: TypeAlias = dict[tuple[bool, str | None], dict[int, Moments]]
-"""Users' mean rates, by visitor or regular user and arm (None: all), then by time."""
-
-
-class Hour(NamedTuple):
-    """A time of little feedback: how much less (a share), of whom, and how long (ms)."""
-
-    apart: float
-    begin: int
-    length: int
-    visitors: bool
-    arm: str | None
-    gap: Gap
-    users: str
-
-    def said(self) -> str:
-        """Write it as people read it."""
-        of = "" if self.arm is None else f" of {self.arm!r}"
-        time = f"from {utc(self.begin)} to {utc(self.begin + self.length)[11:]} UTC"
-        rate = f"{percent(self.gap.share)} of impressions have a positive,"
-        if self.visitors:
-            return (
-                f"{self.gap.below:,.0f} users{of} came only then, {time}: {rate}"
-                f" {self.gap.beside} {percent(self.gap.other)}, and other users react as always:"
-                f" bots, or a load test ({self.users})"
-            )
-        return (
-            f"{time} {rate} of {self.gap.below:,.0f} users{of} who come at other times too;"
-            f" {self.gap.beside} {percent(self.gap.other)}: feedback was lost"
-        )
-
-
-def odd_hours(evidence: Evidence, bound: float) -> Iterator[Hour]:
-    """Find the time at which regular users react less by more than `bound`, then visitors."""
-    hours = [
-        hour
-        for length in _LENGTHS
-        for hour in _times_fallen(evidence, length, bound)
-        if hour.apart > bound
-    ]
-    regular = max((hour for hour in hours if not hour.visitors), key=_clearest, default=None)
-    if regular is not None:
-        yield regular
-    alone = [hour for hour in hours if hour.visitors and not _meets(hour, regular)]
-    if alone:
-        hour = max(alone, key=_clearest)
-        yield hour._replace(users=_silent_users(evidence, hour))
-
-
-def _clearest(hour: Hour) -> tuple[float, int]:
-    # A fault of all arms is not that of the one that chance made clearest.
-    return hour.apart + 0.1 * (hour.arm is None) + 0.1 * (hour.length == _HOUR), hour.length
-
-
-def _meets(hour: Hour, other: Hour | None) -> bool:
-    return (
-        other is not None
-        and hour.begin < other.begin + other.length
-        and other.begin < hour.begin + hour.length
-    )
-
-
-def _times_fallen(evidence: Evidence, length: int, bound: float) -> Iterator[Hour]:
-    """Yield each time that is below the others, unless the reference has the same then."""
-    known = '"user" IN (SELECT "user" FROM reference)' if evidence.has_reference else "false"
-    before = _rates(evidence, "reference", length, "false") if evidence.has_reference else {}
-    for (visitors, arm), times in _rates(evidence, "current", length, known).items():
-        usual = _by_time_of_day(before.get((visitors, None), {}), length)
-        for time, part in times.items():
-            others = [each for other, each in times.items() if other != time]
-            if part.count < LEAST_USERS or sum(each.count for each in others) < LEAST_USERS:
-                continue
-            rest = sum(others[1:], others[0])
-            gap = Gap.between("", part, "at other times", rest, lower=True)
-            then = usual.get(time % (DAY // length))
-            if then is None or gap.share <= (1 - bound) * then.ratio():
-                yield Hour(gap.relative, time * length, length, visitors, arm, gap, "")
-
-
-def _rates(evidence: Evidence, source: str, length: int, known: str) -> Times:
-    found: Times = defaultdict(dict)
-    query = _RATES.format(source=source, length=length, known=known, hour=_HOUR)
-    for visitor, arm, time, users, x, xx in evidence.rows(query):
-        found[visitor, arm][time] = Moments(users, x, users, xx, x, users)
-    return found
-
-
-def _by_time_of_day(times: dict[int, Moments], length: int) -> dict[int, Moments]:
-    """Add up the days, and leave out times of too few users."""
-    days: dict[int, Moments] = {}
-    for time, part in times.items():
-        at = time % (DAY // length)
-        days[at] = days[at] + part if at in days else part
-    return {at: part for at, part in days.items() if part.count >= LEAST_USERS}
-
-
-def _silent_users(evidence: Evidence, hour: Hour) -> str:
-    """Name some of the users who came then and did not react."""
-    rows = evidence.rows(
-        """SELECT "user" FROM current GROUP BY "user" HAVING min(ms) >= ? AND max(ms) < ?
-            AND sum(len(list_filter(gains, lambda g: g > 0))) = 0
-        ORDER BY count(*) DESC, "user" LIMIT 3""",
-        hour.begin,
-        hour.begin + hour.length,
-    )
-    return ", ".join(repr(user) for (user,) in rows)
-
-
-# A difference of positives that is worth telling, and one that no ranker makes.
+# A difference of positives that is worth telling.
 _TOLD: Final = 0.1
 # Standard errors where a user counts once: 2e-4, one side. A day has few users.
 _FEW_FAR: Final = 3.5
-_HARDLY_ANY: Final = 0.75
 # Times as many users of one slate as on the busiest day of the reference.
 _SURGE: Final = 1.7
 _VISITS: Final = """
     SELECT age, count(*), sum((visits = 1)::INTEGER)::BIGINT
     FROM (SELECT DISTINCT age, "user", visits FROM {source}) GROUP BY age ORDER BY age"""
 _CAME_BACK: Final = '(SELECT *, "user" IN (SELECT "user" FROM {now}) AS came_back FROM {before})'
+# The slates in one segment, whatever values they have.
+_WHOLE: Final = """
+    (SELECT * REPLACE (list_transform(segment, lambda _: '') AS segment), segment AS named
+    FROM {source})"""
 # Nobody has seen an item and reacted to it within so many ms, nor reacts twice within so many.
 _REACTION: Final = 250
 _TWICE: Final = 1_000
+# Feedback that comes later than nine tenths of its kind is late.
+_LATEST: Final = """
+    SELECT quantile_disc(f.delay, 0.9) FROM (SELECT unnest({theirs}) AS f FROM current)"""
 # Feedback of a row that is compared with each other: it takes the square of the time.
 _COMPARED: Final = 200
 _GIVEN: Final = "list_filter(feedback, lambda f: NOT f.retract)"
 _SINCE_SHOWN: Final = "ms + f.delay - coalesce(shown[f.item + 1], ms)"
-_BEFORE: Final = f"""len(list_filter({_GIVEN}, lambda g: g.item = f.item AND g.kind = f.kind
-    AND f.delay - g.delay BETWEEN 1 AND {_TWICE}))"""
+_BEFORE: Final = f"""len(list_filter({_GIVEN}, lambda g: g.kind = f.kind AND {{item}}
+    AND f.delay - g.delay BETWEEN {{least}} AND {_TWICE}))"""
 _COUNT: Final = f"len({_GIVEN})"
 # Faults that a message lists.
 _LISTED: Final = 3
@@ -219,6 +106,33 @@ class Settings(CheckSettings):
         description="Largest share of feedback that comes again within a second, beyond the"
         " others'.",
     )
+    max_together: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="Largest share of feedback within a second of other feedback of its kind in"
+        " the same list, beyond the others'.",
+    )
+    max_lost: float = Field(
+        0.75,
+        gt=0,
+        le=1,
+        description="Largest share by which positives, feedback of a kind or retractions may be"
+        " fewer than the others', or the reference's.",
+    )
+    max_early: float = Field(
+        0.5,
+        gt=0,
+        le=1,
+        description="Largest share by which late feedback of a kind (the last tenth) may be less"
+        " than the others', or the reference's.",
+    )
+    max_unnamed: float = Field(
+        0.05,
+        gt=0,
+        le=1,
+        description="Largest share of slates without a value of a dimension, beyond the others'.",
+    )
     max_cheaper: float = Field(
         0.8,
         gt=0,
@@ -255,9 +169,13 @@ class _Health(NamedTuple):
     now: str = "current"
     before: str = "reference"
 
-    def faults(self, evidence: Evidence, settings: Settings) -> Iterator[tuple[float, str]]:
+    @property
+    def sources(self) -> tuple[str, str]:
+        """What is compared with each other, and with what of the reference."""
+        return self.now, self.before
+
+    def faults(self, shares: Shares, settings: Settings) -> Iterator[tuple[float, str]]:
         """Yield how far each gap is beyond its bound (1: at the bound), and a sentence."""
-        shares = Shares.of(evidence, self.figure, self.now, self.before)
         bound = getattr(settings, self.setting)
         for gap in shares.gaps(lower=self.lower, far=self.far):
             apart = gap.relative if self.relative else gap.apart
@@ -274,6 +192,7 @@ class _Health(NamedTuple):
 
 
 _LISTS: Final = "request IS NOT NULL"
+_POSITIVES: Final = Figure("len(list_filter(gains, lambda g: g > 0))")
 _HEALTH: Final = (
     _Health(
         Figure("len(items)", "1", f"{_LISTS} AND len(items) > 0"),
@@ -296,6 +215,53 @@ _HEALTH: Final = (
         "see why the ranker does not answer",
     ),
     _Health(
+        Figure(f"len(list_filter({_GIVEN}, lambda f: {_SINCE_SHOWN} < {_REACTION}))", _COUNT),
+        "max_fast",
+        "of the feedback comes within 0.25 s of its item",
+        "no person is as fast: links are fetched ahead, a script reacts, or a list is logged only"
+        " with its click",
+    ),
+    _Health(
+        Figure(
+            f"len(list_filter({_GIVEN}, lambda f:"
+            f" {_BEFORE.format(item='g.item = f.item', least=1)} > 0))",
+            _COUNT,
+            f"len(feedback) <= {_COMPARED}",
+        ),
+        "max_twice",
+        "of the feedback comes again within a second",
+        "it is sent twice, and counters and values have both",
+    ),
+    _Health(
+        Figure(
+            f"len(list_filter({_GIVEN}, lambda f:"
+            f" {_BEFORE.format(item='g.item <> f.item', least=0)} > 0))",
+            _COUNT,
+            f"len(feedback) <= {_COMPARED}",
+        ),
+        "max_together",
+        "of the feedback comes within a second of other feedback in its list",
+        "one action of a person is sent for several items, or a script reacts",
+    ),
+    _Health(
+        _POSITIVES,
+        "max_lost",
+        "of the impressions have a positive",
+        "its feedback is lost",
+        lower=True,
+        relative=True,
+    ),
+    _Health(
+        Figure("len(list_filter(feedback, lambda f: f.retract))", _COUNT),
+        "max_lost",
+        "of the feedback is taken back",
+        "retractions are lost, and what they take back still counts",
+        lower=True,
+        relative=True,
+    ),
+)
+_USERS: Final = (
+    _Health(
         # One for each user and period, spread over the user's slates.
         Figure("(visits = 1)::INTEGER", "1 / visits"),
         "max_single",
@@ -316,30 +282,44 @@ _HEALTH: Final = (
         far=_FEW_FAR,
         before="",
     ),
-    _Health(
-        Figure(f"len(list_filter({_GIVEN}, lambda f: {_SINCE_SHOWN} < {_REACTION}))", _COUNT),
-        "max_fast",
-        "of the feedback comes within 0.25 s of its item",
-        "no person is as fast: links are fetched ahead, a script reacts, or a list is logged only"
-        " with its click",
-    ),
-    _Health(
-        Figure(
-            f"len(list_filter({_GIVEN}, lambda f: {_BEFORE} > 0))",
-            _COUNT,
-            f"len(feedback) <= {_COMPARED}",
-        ),
-        "max_twice",
-        "of the feedback comes again within a second",
-        "it is sent twice, and counters and values have both",
-    ),
 )
 
 
-def _worth(kind: str) -> _Health:
-    theirs = f"list_filter({_GIVEN}, lambda f: f.kind = {literal(kind)})"
+def _unnamed(number: int, name: str) -> _Health:
     return _Health(
-        Figure(f"list_sum([f.value FOR f IN {theirs}])", f"len({theirs})"),
+        Figure(f"(named[{number}] = '')::INTEGER", "1"),
+        "max_unnamed",
+        f"of the slates have no `{name}`",
+        f"figures by {name} lack them: see the services that send it",
+        now=_WHOLE.format(source="current"),
+        before=_WHOLE.format(source="reference"),
+    )
+
+
+def _of_kind(evidence: Evidence, kind: str) -> Iterator[_Health]:
+    """Yield the figures of one kind of feedback."""
+    theirs = f"list_filter({_GIVEN}, lambda f: f.kind = {literal(kind)})"
+    count = f"len({theirs})"
+    yield _Health(
+        Figure(count),
+        "max_lost",
+        f"of the impressions have {kind!r}",
+        "this feedback is lost, or has another name",
+        lower=True,
+        relative=True,
+    )
+    (late,) = evidence.row(_LATEST.format(theirs=theirs))
+    if late is not None:
+        yield _Health(
+            Figure(f"len(list_filter({theirs}, lambda f: f.delay > {late}))", count),
+            "max_early",
+            f"of {kind!r} comes later than {late / 60_000:,.3g} min",
+            "late feedback is lost, or times are not those of what people did",
+            lower=True,
+            relative=True,
+        )
+    yield _Health(
+        Figure(f"list_sum([f.value FOR f IN {theirs}])", count),
         "max_cheaper",
         f"is the mean value of {kind!r}",
         "see whether all send it in the same unit",
@@ -348,19 +328,26 @@ def _worth(kind: str) -> _Health:
     )
 
 
-_POSITIVES: Final = Figure("len(list_filter(gains, lambda g: g > 0))")
-
-
 def check(evidence: Evidence, settings: Settings) -> Found:
     """Compare arms, the reference and hours; the value is the widest gap over its bound."""
     (slates,) = evidence.row("SELECT count(*) FROM current")
     if not slates:
         return nothing("no outcome row was found")
-    health = [*_HEALTH, *map(_worth, evidence.definition.kinds)]
-    figures = [one for one in health if evidence.has_reference or "reference" not in one.now]
-    faults = [fault for one in figures for fault in one.faults(evidence, settings)]
-    lost, told = _positives(evidence)
-    faults += [*lost, *_single(evidence, settings), *uneven_arms(evidence, settings.max_uneven)]
+    of_kinds = [one for kind in evidence.definition.kinds for one in _of_kind(evidence, kind)]
+    named = [*enumerate(evidence.definition.dimensions, 1)]
+    of_dimensions = [_unnamed(number, name) for number, name in named if name != evidence.arm]
+    health = [*_HEALTH, *of_kinds, *of_dimensions, *_USERS]
+    health = [one for one in health if evidence.has_reference or "reference" not in one.now]
+    faults = [
+        fault
+        for sources, group in groupby(health, attrgetter("sources"))
+        for fault in _faults(evidence, settings, list(group), sources)
+    ]
+    faults += [
+        *_single(evidence, settings),
+        *uneven_arms(evidence, settings.max_uneven),
+        *lost_hour(evidence, settings.max_uneven),
+    ]
     faults += [
         (hour.apart / settings.max_fall, hour.said())
         for hour in odd_hours(evidence, settings.max_fall)
@@ -369,7 +356,16 @@ def check(evidence: Evidence, settings: Settings) -> Found:
         faults.sort(reverse=True)
         return failed(faults[0][0], 1, ". ".join(text for _, text in faults[:_LISTED]))
     same = "lists, feedback and users are alike"
-    return passed(0, 1, "; ".join([same, *told]))
+    return passed(0, 1, "; ".join([same, *_fewer_positives(evidence), *_alone(evidence)]))
+
+
+def _faults(
+    evidence: Evidence, settings: Settings, health: Sequence[_Health], sources: tuple[str, str]
+) -> Iterator[tuple[float, str]]:
+    """Yield the faults of figures that have the same sources."""
+    shares = Shares.each(evidence, [one.figure for one in health], *sources)
+    for one, found in zip(health, shares, strict=True):
+        yield from one.faults(found, settings)
 
 
 def _single(evidence: Evidence, settings: Settings) -> Iterator[tuple[float, str]]:
@@ -395,19 +391,23 @@ def _single(evidence: Evidence, settings: Settings) -> Iterator[tuple[float, str
         )
 
 
-def _positives(evidence: Evidence) -> tuple[list[tuple[float, str]], list[str]]:
-    """Return arms with hardly any positives as faults, and smaller differences to tell."""
-    faults, told = [], []
+def _fewer_positives(evidence: Evidence) -> Iterator[str]:
+    """Tell of arms with fewer positives, which is no fault by itself."""
     for gap in Shares.of(evidence, _POSITIVES, before="").gaps(lower=True):
-        said = (
-            f"{gap.side}: {percent(gap.share)} of {gap.below:,.0f} impressions have a positive,"
-            f" {gap.beside} {percent(gap.other)}"
-        )
-        if gap.relative > _HARDLY_ANY:
-            faults.append((gap.relative / _HARDLY_ANY, f"{said}: its feedback is lost"))
-        elif gap.relative > _TOLD:
-            told.append(f"{said}: it ranks worse, or a part of its feedback is lost")
-    return faults, told
+        if gap.relative > _TOLD:
+            yield (
+                f"{gap.side}: {percent(gap.share)} of {gap.below:,.0f} impressions have a positive,"
+                f" {gap.beside} {percent(gap.other)}: it ranks worse, or a part of its feedback is"
+                " lost"
+            )
+
+
+def _alone(evidence: Evidence) -> Iterator[str]:
+    """Tell of dimensions by which arms cannot be compared."""
+    compared = (evidence.arm, *compared_dimensions(evidence))
+    for name in evidence.definition.dimensions:
+        if name not in compared:
+            yield f"values of `{name}` have hardly more than one {evidence.arm} each"
 
 
 CHECK: Final = Check(
