@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from streameval.base.durations import utc
-from streameval.checks.evidence import Evidence
+from streameval.checks.evidence import DAY, Evidence
 from streameval.checks.result import percent
 from streameval.checks.shares import FAR, LEAST_USERS, by_value
 
@@ -28,10 +28,12 @@ _KEEPING: Final = """
     SELECT avg((count = 1)::INTEGER) FROM (SELECT count(DISTINCT segment[{number}]) AS count
         FROM current GROUP BY "user" HAVING count(*) > 1)"""
 _USERS: Final = 'count(DISTINCT "user")'
-# The users of each arm by hour of the period, and of the reference as a whole.
+# The users of each arm by hour of the period, and on the day before it.
 _BY_HOUR: Final = """
-    SELECT ms // {hour} AS begin, arm, {users} FROM current GROUP BY ALL ORDER BY begin"""
-_OF_REFERENCE: Final = "SELECT arm, {users} FROM reference GROUP BY arm"
+    SELECT ms // {hour} AS hour, arm, {users} FROM current GROUP BY ALL ORDER BY hour"""
+_DAY_BEFORE: Final = """
+    SELECT arm, {users} FROM reference WHERE ms >= (SELECT min(ms) FROM current) - {day}
+    GROUP BY arm"""
 _HOUR: Final = 3_600_000
 
 
@@ -87,27 +89,41 @@ def lost_hour(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]:
     Distance and bound are those of `uneven_arms`.
     """
     hours: dict[int, Counter[str]] = defaultdict(Counter)
-    for begin, arm, users in evidence.rows(_BY_HOUR.format(hour=_HOUR, users=_USERS)):
-        hours[begin][arm] = users
-    rows = evidence.rows(_OF_REFERENCE.format(users=_USERS)) if evidence.has_reference else ()
-    before, after = Counter[str](dict(rows)), sum(hours.values(), Counter[str]())
-    arms, found = {*before, *after}, []
-    for begin, here in hours.items():
-        after -= here
-        if min(here.total(), before.total(), after.total()) >= LEAST_USERS:
-            for arm in arms:
-                shares = _less(here, before, arm), _less(here, after, arm)
-                if None not in shares:
-                    usual = min(side[arm] / side.total() for side in (before, after))
-                    found.append(((usual - here[arm] / here.total()) / usual, begin, arm, usual))
-        before += here
-    for apart, begin, arm, usual in sorted(found, key=lambda each: each[0])[-1:]:
-        here = hours[begin]
-        if evidence.arm is not None and apart > bound:
+    for hour, arm, users in evidence.rows(_BY_HOUR.format(hour=_HOUR, users=_USERS)):
+        hours[hour][arm] = users
+    query = _DAY_BEFORE.format(users=_USERS, day=DAY)
+    before = Counter[str](dict(evidence.rows(query) if evidence.has_reference else ()))
+    for dip in sorted(_dips(hours, before))[-1:]:
+        here = hours[dip.hour]
+        if evidence.arm is not None and dip.apart > bound:
             said = (
-                f"{evidence.arm} {arm!r} has {percent(here[arm] / here.total())} of the"
-                f" {here.total():,} users from {utc(begin * _HOUR)} to"
-                f" {utc((begin + 1) * _HOUR)[11:]} UTC, before and after {percent(usual)} or more:"
-                " its slates were lost, and its figures are of other times than the others'"
+                f"{evidence.arm} {dip.arm!r} has {percent(here[dip.arm] / here.total())} of the"
+                f" {here.total():,} users from {utc(dip.hour * _HOUR)} to"
+                f" {utc((dip.hour + 1) * _HOUR)[11:]} UTC, before and after {percent(dip.usual)} or"
+                " more: its slates were lost, and its figures are of other times than the others'"
             )
-            yield apart / bound, said
+            yield dip.apart / bound, said
+
+
+class _Dip(NamedTuple):
+    """An hour in which an arm has a smaller share of the users than `usual`, by `apart` of it."""
+
+    apart: float
+    hour: int
+    arm: str
+    usual: float
+
+
+def _dips(hours: Mapping[int, Counter[str]], before: Counter[str]) -> Iterator[_Dip]:
+    """Yield hours in which the share of an arm is surely less than before, and than after."""
+    after = sum(hours.values(), Counter[str]())
+    arms = {*before, *after}
+    for hour, here in hours.items():
+        after = after - here
+        sides = (before, after)
+        if min(side.total() for side in (here, *sides)) >= LEAST_USERS:
+            for arm in arms:
+                if all(_less(here, side, arm) is not None for side in sides):
+                    usual = min(side[arm] / side.total() for side in sides)
+                    yield _Dip((usual - here[arm] / here.total()) / usual, hour, arm, usual)
+        before = before + here

@@ -220,13 +220,13 @@ def draft_profile(files: Sequence[str]) -> str:
     """Return the known profile that takes most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
-    from streameval.profiles.draft import draft, taken_out, types_off
+    from streameval.profiles.draft import draft, in_yaml, taken_out, types_off
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
     form, plain = types_off(values)
     path, messages = taken_out(plain)
-    around = f"format: {form}  # unions name the type of each value\n" if form else ""
-    around += f"unwrap: {path}  # the message, within an envelope\n" if path else ""
+    around = f"format: {form}  # values name their types\n" if form else ""
+    around += f"unwrap: {in_yaml(path)}  # the message, within an envelope\n" if path else ""
     formats = Counter(
         found.profile for value in messages if (found := format_of(value)) and found.profile
     )

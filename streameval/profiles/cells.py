@@ -7,7 +7,7 @@ so its type is known; what does not fit is said in words, and nothing is guessed
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -32,6 +32,10 @@ _NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is 
 _ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
 _T, _HOUR, _SIGN = slice(10, 11), slice(11, 13), slice(-6, -5)
 _UTC: Final = " UTC"
+# A time as .NET's serializers wrote it: ms, and an offset that does not count.
+_DOTNET: Final = re.compile(r"/Date\((-?\d{1,18})([+-]\d{4})?\)/\Z", re.ASCII)
+# Year to minute, and perhaps second and nanosecond, as Java's serializers write a time.
+_PARTS: Final = range(5, 8)
 # A text that the checks of events read: others of ISO 8601 become one.
 _IS_RFC3339: Final = (
     f"{_IS_TEXT} and found[10:11] == 'T' and (found[-1] == 'Z' or found[-6] in '+-')"
@@ -184,6 +188,10 @@ def _auto_time(epoch: datetime | None) -> Convert:
     def auto(value: Any) -> Any:
         if value.__class__ is str and value[4:5] == "-":
             return rfc3339(value)
+        if isinstance(value, list) and len(value) in _PARTS:
+            value = _iso(value)
+        elif isinstance(value, str) and (found := _DOTNET.match(value)):
+            value = found[1]
         try:
             found = number(value)
         except CellError:
@@ -194,6 +202,15 @@ def _auto_time(epoch: datetime | None) -> Convert:
         raise CellError(f"is {found}, which is between 2000 and 2099 in no unit")
 
     return auto
+
+
+def _iso(parts: Sequence[Any]) -> Any:
+    """Write the parts of a time as ISO 8601; return the parts where they are no whole numbers."""
+    if not all(part.__class__ is int and part >= 0 for part in parts):
+        return parts
+    year, month, day, hour, minute, second, nano = (*parts, 0, 0)[:7]
+    clock = f"{hour:02}:{minute:02}:{second:02}.{nano // 1_000:06}"
+    return f"{year:04}-{month:02}-{day:02} {clock}"
 
 
 def _numeric_time(unit: str) -> Convert:

@@ -15,7 +15,7 @@ from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
 from streameval.core.foreign_formats import format_of
-from streameval.profiles.envelopes import unwrap, without_types
+from streameval.profiles.envelopes import of_text, unwrap
 from streameval.profiles.message_fields import (
     Taken,
     Told,
@@ -34,9 +34,13 @@ from streameval.profiles.message_fields import (
     read_json,
     taken_of_list,
 )
+from streameval.profiles.typed_json import without_types
 
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
+_ALL: Final = 5
+# So deep may lists of messages lie within each other.
+_DEEPEST: Final = 3
 _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
 # What may need no quotes in YAML.
@@ -44,15 +48,15 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 
 def types_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
-    """Return the format of a profile and the values by it, where most are Avro's JSON; else ""."""
+    """Return the format of a profile and values by it, where most name their types; else ""."""
     plain = [_without_types(value) for value in values]
     if 2 * sum(each is not None for each in plain) <= len(values):
         return "", values
-    return "avro_json", [each or value for each, value in zip(plain, values, strict=True)]
+    return "typed_json", [each or value for each, value in zip(plain, values, strict=True)]
 
 
 def _without_types(value: bytes) -> bytes | None:
-    """Return a value without the types that unions name; None where it has none, or is too deep."""
+    """Return a value without the names of types; None where it has none, or is too deep."""
     message = read_json(value)
     try:
         plain = without_types(message)
@@ -64,28 +68,66 @@ def _without_types(value: bytes) -> bytes | None:
 def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
     """Return the path to messages within the envelopes that most values are, and the messages.
 
-    The path is "" for values without an envelope. CloudEvents and arrays need no path.
+    The path is "" for values without an envelope, or with one that says more than its message.
+    CloudEvents and arrays need no path.
     """
-    path: list[str] = []
     values = [message for value in values for message in _bare(value)]
+    path, found = "", [("", values)]
     while True:
-        formats = [format_of(each) for each in values]
-        known = Counter(found.envelope for found in formats if found and found.envelope)
-        (field, count), *_ = known.most_common(1) or (("", 0),)
+        field, inner = _in_envelopes(values) or _in_texts(values)
+        if not inner:
+            break
+        path = f"{path}.{field}" if path else field
+        values = [
+            each.encode() if isinstance(each, str) else msgspec.json.encode(each) for each in inner
+        ]
+        found.append((path, values))
+        if any(isinstance(each, str) for each in inner):  # no path goes into a text
+            break
+    return max(reversed(found), key=lambda one: _says(one[1]))
+
+
+def _in_envelopes(values: Sequence[bytes]) -> tuple[str, list[Any]] | None:
+    """Return the field of the envelope that most values are, and the messages; None without."""
+    formats = [format_of(each) for each in values]
+    known = Counter(found.envelope for found in formats if found and found.envelope)
+    for field, count in known.most_common(1):
         inner = [
             message
             for each, found in zip(values, formats, strict=True)
             if found and found.envelope == field
             if (message := msgspec.json.decode(each)[field]) is not None
         ]
-        if not inner or 2 * count <= len(values):
-            return ".".join(path), values
-        path.append(field)
-        values = [
-            each.encode() if isinstance(each, str) else msgspec.json.encode(each) for each in inner
-        ]
-        if any(isinstance(each, str) for each in inner):  # no path goes into a text
-            return ".".join(path), values
+        if inner and 2 * count > len(values):
+            return field, inner
+    return None
+
+
+def _in_texts(values: Sequence[bytes]) -> tuple[str, list[str]]:
+    """Return the path of a text that is a message itself, and the messages; ("", []) without."""
+    found: dict[str, list[str]] = {}
+    for value in values:
+        for path, text in leaves_of(read_json(value), ""):
+            inner = of_text(text) if isinstance(text, str) else None
+            if isinstance(inner, dict):
+                found.setdefault(path, []).append(msgspec.json.encode(inner).decode())
+    path = max(found, key=lambda path: len(found[path]), default="")
+    held = found.get(path, [])
+    return (path, held) if 2 * len(held) > len(values) else ("", [])
+
+
+def _says(values: Sequence[bytes]) -> int:
+    """Return how much of an event messages say: when, who, of what item, and what was done.
+
+    Those of a tracker that is known say more than any.
+    """
+    formats = map(format_of, values)
+    if 2 * sum(bool(found and found.profile) for found in formats) > len(values):
+        return _ALL
+    read = [dict(leaves_of(each, "")) for value in values if (each := read_json(value))]
+    fields = examples_of(read)
+    item = paths_of("item_id", fields) or lists_of_items(fields)
+    return sum(map(bool, (paths_of("ts", fields), paths_of("user_id", fields), item, _tells(read))))
 
 
 def _bare(value: bytes) -> Iterable[bytes]:
@@ -104,6 +146,8 @@ def draft(values: Sequence[bytes]) -> str:
     whole = [dict(leaves_of(message, "")) for value in values if (message := read_json(value))]
     split, read = _parts(whole)
     fields = examples_of(read)
+    if not values:
+        raise InputError("no line has a message")
     if not fields:
         why = in_words(rejection_words.malformed, values[0], "a profile maps JSON objects")
         raise InputError(f"no line is a JSON object; of the first one: {why}")
@@ -113,13 +157,13 @@ def draft(values: Sequence[bytes]) -> str:
         [
             "# A draft: no known format. Fields of these messages, each with an example:",
             *(
-                f"#   {_yaml(path)}: {_yaml(fields[path])[:_LONGEST_EXAMPLE]}"
+                f"#   {in_yaml(path)}: {in_yaml(fields[path])[:_LONGEST_EXAMPLE]}"
                 for path, _ in counts.most_common(_MOST_FIELDS)
             ),
             "# Check and complete it; `streameval map FILE --profile THIS --explain` says what",
             "# each line becomes. docs/profiles.md has the language.",
             *([f"# No rule takes {', '.join(left)}."] if left else []),
-            *([f"split: {_yaml(split)}"] if split else []),
+            *([f"split: {in_yaml(split)}"] if split else []),
             "rules:",
             *rules,
             "",
@@ -127,20 +171,21 @@ def draft(values: Sequence[bytes]) -> str:
     )
 
 
-def _parts(whole: Sequence[dict[str, Any]]) -> tuple[str, Sequence[dict[str, Any]]]:
+def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
     """Return the path of several events in one message, "" without one, and the fields of each."""
     for path, listed in () if _tells(whole) else examples_of(whole).items():
         first = dict(leaves_of(listed[0], "")) if isinstance(listed, list) and listed else {}
-        if not (paths_of("ts", first) and paths_of("kind", first)):
-            continue
         parts = [
             dict(leaves_of(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
-            for leaves in whole
+            for leaves in (whole if first else ())
             if isinstance(leaves.get(path), list)
             for part in leaves[path]
         ]
-        if _tells(parts):
-            return path, parts
+        if paths_of("ts", first) and paths_of("kind", first):
+            if _tells(parts):
+                return f"{path}[]" if depth else path, parts
+        elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
+            return f"{path}[].{inner[0]}", inner[1]
     return "", whole
 
 
@@ -173,7 +218,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     )
     made: dict[str, str] = {}
     for said, act in acts.items():
-        when = f"when: {{{_yaml(kind)}: {said}}}" if said else ""
+        when = f"when: {{{in_yaml(kind)}: {said}}}" if said else ""
         if said in several:
             when = _each(when, several[said])
         # A click beside events that show lists has the list that was clicked, at most.
@@ -184,7 +229,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     rules = list(made.values())
     if kind is None and not rules and paths_of("item_id", fields):
         return [_feedback("", "click", fields, "  # a guess: no field says what was done")], []
-    event = _yaml(kind or "event")
+    event = in_yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
         said = first if has_list and not rules and first not in {"", "null"} else '"..."'
@@ -208,7 +253,7 @@ def _groups(
     several: dict[str, str] = {}
     for leaves in read:
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
-        groups.setdefault("" if kind is None else _yaml(value), []).append(leaves)
+        groups.setdefault("" if kind is None else in_yaml(value), []).append(leaves)
     if kind is None:
         return groups, several
     for said, group in groups.items():
@@ -271,7 +316,7 @@ def _rule(
         kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
         each = {f"[{kinds}][?@]": '"@"'}
-        return _with_feedback(_impression(when, group), rest, each, _yaml(f"$.{items[0]}"))
+        return _with_feedback(_impression(when, group), rest, each, in_yaml(f"$.{items[0]}"))
     if not act or not (lists or items):
         return None
     return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
@@ -283,7 +328,7 @@ def _impression(when: str, group: Sequence[dict[str, Any]]) -> str:
     more = {"item_id": _best("item_id", fields)} | _variant(fields)
     for place in paths_of("position", fields)[:1]:
         base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
-        more["position"] = f"{{from: {_yaml(place)}, base: {base}}}"
+        more["position"] = f"{{from: {in_yaml(place)}, base: {base}}}"
     return _event(when, "impression", fields, **more)
 
 
@@ -313,7 +358,7 @@ def _with_feedback(shown: str, fields: dict[str, Any], each: dict[str, str], ite
     parts = []
     for path, kind in each.items():
         _, _, body = _event("", "feedback", _above(fields), item_id=item, kind=kind).partition("\n")
-        parts.append(f"      each: {_yaml(path)}\n{body}")
+        parts.append(f"      each: {in_yaml(path)}\n{body}")
     if len(parts) > 1:
         parts = [
             part.replace("\n", "\n  ").replace("      each", "      - each", 1) for part in parts
@@ -325,13 +370,13 @@ def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str
     """Return a rule for a whole list."""
     unnamed = [(path, one[0]) for path, one in fields.items() if isinstance(one, list) and one]
     path, first = [*lists_of_items(fields), *unnamed, ("items", {})][0]
-    items = _yaml(path)
+    items = in_yaml(path)
     if isinstance(first, dict):
         inner = dict(leaves_of(first, ""))
         place = paths_of("position", inner)
-        position = f", position: {{from: {_yaml(place[0])}, base: auto}}" if place else ""
+        position = f", position: {{from: {in_yaml(place[0])}, base: auto}}" if place else ""
         items = f"{{each: {items}, item_id: {_best('item_id', inner)}{position}}}"
-    request = {} if paths_of("request_id", fields) else {"request_id": _yaml(own_id)}
+    request = {} if paths_of("request_id", fields) else {"request_id": in_yaml(own_id)}
     return _event(when, "slate", fields, **request, items=items, **_variant(fields))
 
 
@@ -348,7 +393,7 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
 
 def _each(when: str, path: str) -> str:
     before = f"{when}\n    " if when else ""
-    return f"{before}each: {_yaml(path)}  # $ is the message"
+    return f"{before}each: {in_yaml(path)}  # $ is the message"
 
 
 def _above(fields: dict[str, Any]) -> dict[str, Any]:
@@ -370,7 +415,7 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     }
     if shape != "slate" and not paths_of("request_id", fields):
         del lines["request_id"]  # only a list must have one
-    guesses = {_yaml(path) for path in fields if isinstance(path, Told)}
+    guesses = {in_yaml(path) for path in fields if isinstance(path, Told)}
     marked = {one: "  # a guess, by its values" for one in lines.values() if one in guesses}
     written = "".join(
         f"\n      {field}: {one}{marked.get(one, '')}" for field, one in lines.items()
@@ -381,10 +426,10 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
 def _variant(fields: dict[str, Any]) -> dict[str, str]:
     """Return the label of lists that says which variant made them, if one does."""
     paths = paths_of("variant", fields)
-    return {"variant": _yaml(paths[0])} if paths else {}
+    return {"variant": in_yaml(paths[0])} if paths else {}
 
 
-def _yaml(value: Any) -> str:
+def in_yaml(value: Any) -> str:
     """Write a value on one line of YAML, where JSON is YAML too."""
     if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
         return value
@@ -394,4 +439,4 @@ def _yaml(value: Any) -> str:
 
 def _best(field: str, fields: dict[str, Any]) -> str:
     """Return the likeliest path of a field in YAML, else the field's own name."""
-    return _yaml([*paths_of(field, fields), field][0])
+    return in_yaml([*paths_of(field, fields), field][0])

@@ -47,7 +47,6 @@ COLUMNS: Final = tuple(
 ENVELOPE: Final = "_envelope"
 _HELD: Final = ("data", "data_base64")
 _DEEPEST: Final = 5
-_TYPES: Final = {"string", "bytes", "int", "long", "float", "double", "boolean", "array", "map"}
 _decode = msgspec.json.Decoder(Any).decode
 
 
@@ -60,22 +59,6 @@ def parse(form: str, value: bytes) -> Any:
     if framed_id(value) is not None and (body := body_of(value))[:1] in {b"{", b"["}:
         value = body  # JSON Schema in a registry's frame
     return _decode(mend(value))
-
-
-def without_types(value: Any) -> Any:
-    """Return a value of Avro's JSON without the types that unions name: "x" of {"string": "x"}.
-
-    Source: "JSON Encoding" of Avro's specification, as kafka-avro-console-consumer and kcat print.
-    """
-    if isinstance(value, list):
-        return [without_types(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        ((name, inner),) = value.items()
-        if name in _TYPES or ("." in name and isinstance(inner, dict)):  # a record with its name
-            return without_types(inner)
-    return {name: without_types(inner) for name, inner in value.items()}
 
 
 def is_bare(value: Any, form: str) -> bool:
@@ -149,11 +132,12 @@ def _text(value: bytes | None) -> str | None:
 
 
 def of_text(text: str) -> Any:
-    """Return the JSON that a text holds; the text where it holds none."""
+    """Return the JSON that a text holds, also an object in base64; else the text."""
     try:
         return _decode(text.encode())
-    except msgspec.DecodeError:
-        return text
+    except (msgspec.DecodeError, RecursionError):
+        packed = _unpack(text)
+        return packed if isinstance(packed, dict) else text
 
 
 def _unpack(text: Any) -> Any:
@@ -161,7 +145,7 @@ def _unpack(text: Any) -> Any:
     try:
         packed = str(text).translate({ord("-"): "+", ord("_"): "/"})
         return _decode(base64.b64decode(packed + "=" * (-len(packed) % 4)))
-    except (binascii.Error, msgspec.DecodeError, ValueError):
+    except (binascii.Error, msgspec.DecodeError, ValueError, RecursionError):
         return None
 
 

@@ -11,8 +11,9 @@ from streameval.base.nearest import nearest
 UNITS: Final = ("rfc3339", "s", "ms", "us", "ns", "auto")
 """Units of a time; any other text is a pattern of Python's `strptime`.
 
-`auto` takes RFC 3339, or a number whose unit is the one in which it lies between 2000 and 2099.
-Both take ISO 8601 as databases write it too: with a space for the T, and +00 or UTC at the end.
+`auto` takes RFC 3339, or a number whose unit is the one in which it lies between 2000 and 2099, or
+`/Date(1767614400000)/` of .NET, or [2026, 1, 5, 12, 0] of Java. Texts may be ISO 8601 as databases
+write it too: with a space for the T, and +00 or UTC at the end.
 """
 
 
@@ -179,14 +180,14 @@ class Profile(_Model):
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
     of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
     are events of streameval. With `record_time` a message without a time has its record's. JSON may
-    have a registry's frame, which is taken off. `avro_json` is Avro's JSON, whose unions name the
-    type of a value. Avro and Protobuf are read by `schemas`: the file of each id of a registry, or
-    one file for values without a frame, with the type `message` of Protobuf, or its first. A
-    configured registry reads framed values of any profile.
+    have a registry's frame, which is taken off. In `typed_json` values name their types, as in JSON
+    of Avro, MongoDB, DynamoDB or OpenTelemetry. Avro and Protobuf are read by `schemas`: the file
+    of each id of a registry, or one file for values without a frame, with the type `message` of
+    Protobuf, or its first. A configured registry reads framed values of any profile.
     """
 
     description: str = ""
-    format: Literal["json", "snowplow", "avro", "avro_json", "protobuf"] = "json"
+    format: Literal["json", "snowplow", "avro", "typed_json", "protobuf"] = "json"
     schemas: str | dict[str, str] = Field(default_factory=dict)
     message: str = ""
     unwrap: str | tuple[str, ...] = ()

@@ -20,18 +20,11 @@ import msgspec
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
 from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way, value_in_words
-from streameval.profiles.envelopes import (
-    ENVELOPE,
-    is_bare,
-    of_text,
-    parse,
-    unwrap,
-    within,
-    without_types,
-)
+from streameval.profiles.envelopes import ENVELOPE, is_bare, of_text, parse, unwrap, within
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
 from streameval.profiles.schema_files import SchemaFiles
+from streameval.profiles.typed_json import without_types
 
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
@@ -151,7 +144,7 @@ class Mapping:
         if profile.is_binary:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
             self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
-        elif profile.format == "avro_json":
+        elif profile.format == "typed_json":
             self.parse = lambda value: without_types(parse("json", value))
         else:
             self.parse = partial(parse, profile.format)

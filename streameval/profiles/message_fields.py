@@ -46,10 +46,10 @@ _ACTS: Final = {
 }
 _KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
 # What stands before the last name of a path, also within a function.
-_LAST: Final = re.compile(r"\.(?=\w*\W*\Z|\"[^\"]*\"\Z)|\A\w+\(")
+_LAST: Final = re.compile(r"\.(?=\w*[^\w\"]*\Z|\"[^\"]*\"\Z)|\A\w+\(")
 # The end of a name that tells the unit of its time.
 _UNIT: Final = re.compile(
-    r"(?<=.)(ms|millis|micros|us|ns|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
+    r"(?<=.)(ms|millis|micros|us|ns|nanos?|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
 _AT: Final = re.compile(r"(?<=[a-z\d])(_(ts|at|dt)|Ts|At|Dt|TS)\Z")
@@ -292,11 +292,21 @@ def _is_time(value: Any) -> bool:
     """Tell whether a value may be a time: a text with a date, or seconds since 1970 or less."""
     if isinstance(value, str):
         return bool(re.search(r"\d{2}[-/.]\d|\d{9}", value))
+    if isinstance(value, list):
+        return is_in_parts(value)
     return isinstance(value, int | float) and value > 1e8
 
 
+def is_in_parts(value: Any) -> bool:
+    """Tell whether a value is a time as a list of its parts: year to minute, or longer."""
+    whole = isinstance(value, list) and all(isinstance(part, int) for part in value)
+    return whole and 5 <= len(value) <= 7 and 2_000 <= value[0] < 2_100
+
+
 def lacks_zone(time: Any) -> bool:
-    """Tell whether a text is a time that does not say its offset from UTC."""
+    """Tell whether a value is a time that does not say its offset from UTC."""
+    if is_in_parts(time):
+        return True
     try:
         return datetime.fromisoformat(time).tzinfo is None
     except (TypeError, ValueError):
@@ -331,8 +341,8 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         if path:
             yield path, value
-        if isinstance(value, str) and isinstance(listed := read_json(value), list):
-            yield f"from_json({path})", listed
+            if isinstance(value, str) and isinstance(listed := read_json(value), list):
+                yield f"from_json({path})", listed
         return
     for name, inner in value.items():
         step = name if _PLAIN_NAME.match(name) else json.dumps(name)
@@ -341,7 +351,11 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:
     """Return the paths of values of a type whose last name is a word for a field, best first."""
-    names = {path: name_of(path) for path, value in fields.items() if isinstance(value, of)}
+    names = {
+        path: name_of(path)
+        for path, value in fields.items()
+        if isinstance(value, of) or (field == "ts" and is_in_parts(value))
+    }
     if field == "position":
         names = {path: name for path, name in names.items() if str(fields[path]).isdigit()}
     if field == "ts":

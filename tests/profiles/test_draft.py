@@ -490,7 +490,7 @@ def test_a_deep_value_ends_no_draft(pair, deep):
     inner = begin * deep + ("1" if end == "}" else "") + end * deep
     value = f'{{"event": "click", "uid": "ann", "item": "b", "a": {inner}}}'.encode()
     form, values = types_off([value])
-    assert form in {"", "avro_json"}
+    assert form in {"", "typed_json"}
     assert "feedback:" in draft(values)
 
 

@@ -1,0 +1,209 @@
+"""Drafts for messages as databases, queues and log shippers deliver them."""
+
+import base64
+import json
+
+import pytest
+
+from streameval.cli.map import draft_profile
+from streameval.core.definition import Definition
+from streameval.core.events import FeedbackEvent
+from streameval.profiles import library
+from streameval.profiles.typed_json import without_types
+
+AT = 1_767_614_400_000
+"""2026-01-05 12:00:00 UTC."""
+ITEMS = ["sku1", "sku2", "sku3"]
+
+
+def shown(number):
+    """A list of three items, by an app that has no tracker."""
+    items = [{"itemId": name, "position": place} for place, name in enumerate(ITEMS, 1)]
+    who = {"userId": f"user-{number}", "requestId": f"req-{number}", "ts": AT}
+    return {"event": "recs_shown", **who, "items": items}
+
+
+def clicked(number):
+    """A click on the second item of it."""
+    who = {"userId": f"user-{number}", "requestId": f"req-{number}", "ts": AT}
+    return {"event": "item_clicked", **who, "itemId": ITEMS[1]}
+
+
+MESSAGES = [make(number) for number in range(6) for make in (shown, clicked)]
+
+
+def text(message):
+    return json.dumps(message)
+
+
+def in_base64(message):
+    return base64.b64encode(text(message).encode()).decode()
+
+
+def mongodb(message):
+    """The source connector's change events, in canonical Extended JSON."""
+
+    def typed(value):
+        if isinstance(value, dict):
+            return {name: typed(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [typed(inner) for inner in value]
+        return {"$numberInt": str(value)} if isinstance(value, int) else value
+
+    document = typed(message) | {"ts": {"$date": {"$numberLong": str(AT)}}}
+    return {
+        "_id": {"_data": "826"},
+        "operationType": "insert",
+        "clusterTime": {"$timestamp": {"t": 1, "i": 1}},
+        "fullDocument": {"_id": {"$oid": "65f0"}, **document},
+        "ns": {"db": "shop", "coll": "events"},
+        "documentKey": {"_id": {"$oid": "65f0"}},
+    }
+
+
+def dynamodb(message):
+    """A record of DynamoDB Streams."""
+
+    def typed(value):
+        if isinstance(value, dict):
+            return {"M": {name: typed(inner) for name, inner in value.items()}}
+        if isinstance(value, list):
+            return {"L": [typed(inner) for inner in value]}
+        return {"N": str(value)} if isinstance(value, int) else {"S": value}
+
+    return {
+        "eventName": "INSERT",
+        "eventSource": "aws:dynamodb",
+        "dynamodb": {
+            "ApproximateCreationDateTime": AT // 1000 + 3,
+            "Keys": {"requestId": {"S": message["requestId"]}},
+            "NewImage": typed(message)["M"],
+            "SequenceNumber": "111",
+        },
+    }
+
+
+def open_telemetry(message):
+    """A batch of log records, as the collector's Kafka exporter writes them (otlp_json)."""
+
+    def typed(value):
+        if isinstance(value, list):
+            return {"arrayValue": {"values": [typed(inner["itemId"]) for inner in value]}}
+        return {"stringValue": value}
+
+    names = {"event": "event.name", "userId": "user.id", "requestId": "request.id"}
+    attributes = [
+        {"key": names.get(name, name), "value": typed(value)}
+        for name, value in message.items()
+        if name != "ts"
+    ]
+    record = {"timeUnixNano": str(AT * 10**6), "severityText": "INFO", "attributes": attributes}
+    scope = {"scope": {"name": "shop"}, "logRecords": [record]}
+    service = {"key": "service.name", "value": {"stringValue": "shop"}}
+    return {"resourceLogs": [{"resource": {"attributes": [service]}, "scopeLogs": [scope]}]}
+
+
+def event_bridge(message):
+    """The name of the event stands outside alone."""
+    inner = {name: value for name, value in message.items() if name != "event"}
+    return {
+        "version": "0",
+        "id": "e1",
+        "detail-type": message["event"],
+        "source": "shop",
+        "time": "2026-01-05T12:00:03Z",
+        "detail": inner,
+    }
+
+
+def jackson(message):
+    """Java's JSON with times in parts, and the name of the event beside the message."""
+    inner = {name: value for name, value in message.items() if name not in {"event", "ts"}}
+    about = {"eventType": message["event"], "timestamp": [2026, 1, 5, 12, 0]}
+    return {"metadata": about, "payload": inner}
+
+
+def dot_net(message):
+    """Times as .NET's serializers wrote them, and names as its properties have them."""
+    written = {name[0].upper() + name[1:]: value for name, value in message.items()}
+    return written | {"Ts": f"/Date({AT}+0100)/"}
+
+
+DELIVERIES = {
+    "MongoDB": mongodb,
+    "DynamoDB": dynamodb,
+    "OpenTelemetry": open_telemetry,
+    "EventBridge": event_bridge,
+    "Jackson": jackson,
+    ".NET": dot_net,
+    "Maxwell": lambda one: {"database": "shop", "type": "insert", "ts": AT // 1000, "data": one},
+    "Debezium outbox": lambda one: {
+        "before": None,
+        "after": {"id": 1, "payload": text(one)},
+        "op": "c",
+        "ts_ms": AT + 3,
+    },
+    "Fluent Bit": lambda one: {"date": AT / 1000 + 3, "log": f"{text(one)}\n", "stream": "stdout"},
+    "Logstash": lambda one: {"@timestamp": "2026-01-05T12:00:03Z", "message": text(one)},
+    "Kinesis": lambda one: {"kinesis": {"partitionKey": "k", "data": in_base64(one)}},
+    "Pub/Sub": lambda one: {"message": {"data": in_base64(one), "messageId": "1"}},
+}
+
+
+def events_by_a_draft(lines, folder):
+    file = folder / "lines.jsonl"
+    file.write_text("".join(f"{text(line)}\n" for line in lines))
+    profile = folder / "drafted.yaml"
+    profile.write_text(draft_profile([str(file)]))
+    decoder = library.decoder_of(Definition(dimensions=()), str(profile))
+    events, rejected = decoder.decode_batch([text(line).encode() for line in lines])
+    assert rejected == []
+    return events
+
+
+@pytest.mark.parametrize("delivery", DELIVERIES)
+def test_a_draft_finds_the_message_within(delivery, tmp_path):
+    events = events_by_a_draft([*map(DELIVERIES[delivery], MESSAGES)], tmp_path)
+    assert len(events) == len(MESSAGES)
+    for number, event in enumerate(events):
+        about = (f"user-{number // 2}", f"req-{number // 2}", AT)
+        assert (event.user_id, event.request_id, event.ts) == about
+        if number % 2:
+            assert isinstance(event, FeedbackEvent)
+            assert (event.feedback, event.item_id) == ("click", ITEMS[1])
+        else:
+            assert event.items == tuple(ITEMS)
+
+
+def test_what_stands_around_a_message_stays_where_it_says_more(tmp_path):
+    """Of an outbox, the user and the name of the event are columns of the row."""
+
+    def row(one):
+        columns = {"event_type": one["event"], "user_id": one["userId"], "created_at": one["ts"]}
+        rest = {name: one[name] for name in ("requestId", "items", "itemId") if name in one}
+        return {**columns, "payload": rest}
+
+    events = events_by_a_draft([*map(row, MESSAGES)], tmp_path)
+    assert [event.user_id for event in events[::2]] == [f"user-{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "plain"),
+    [
+        ({"string": "ann"}, "ann"),
+        ({"a": {"long": 5}, "b": None}, {"a": 5, "b": None}),
+        ({"shop.Item": {"id": {"int": 1}}}, {"id": 1}),
+        ({"$numberDouble": "0.5"}, "0.5"),
+        ({"$date": {"$numberLong": "5"}}, "5"),
+        ({"M": {"a": {"NULL": True}, "b": {"BOOL": False}}}, {"a": None, "b": False}),
+        ({"c": {"SS": ["x"]}, "d": {"L": [{"N": "1"}]}}, {"c": ["x"], "d": ["1"]}),
+        ({"arrayValue": {}}, []),
+        ({"kvlistValue": {"values": [{"key": "a", "value": {"intValue": "5"}}]}}, {"a": "5"}),
+        # Fields that have the names of types, and attributes of another kind.
+        ({"S": 3}, {"S": 3}),
+        ({"M": "x", "L": "y"}, {"M": "x", "L": "y"}),
+        ([{"key": "a", "value": 5}], [{"key": "a", "value": 5}]),
+    ],
+)
+def test_types_are_taken_off_and_nothing_else_is(typed, plain):
+    assert without_types(typed) == plain
