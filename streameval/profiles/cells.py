@@ -173,7 +173,8 @@ def _rfc3339(epoch: datetime | None) -> Convert:
             return value
         if value[_HOUR] == "24":  # Python 3.14 takes it for the next day's 0
             raise CellError(f'is "{value[:40]}", and hours go to 23')
-        written = f"{value[: -len(_UTC)]}+00:00" if value.endswith(_UTC) else value
+        written = value.partition("[")[0]  # Java names the zone after the offset, too
+        written = f"{written[: -len(_UTC)]}+00:00" if written.endswith(_UTC) else written
         moment = _parse(written, datetime.fromisoformat, ": write its pattern as `unit`")
         if moment.tzinfo is None and epoch is None:
             raise CellError(f'is "{value[:40]}", without an offset: write its `zone`, such as UTC')
@@ -248,6 +249,7 @@ def _unit_of(value: Any) -> str:
 
 def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
     def patterned(value: Any) -> int:
+        value = str(value) if value.__class__ is int else value
         if not isinstance(value, str):
             raise CellError(f"is {value_in_words(value)}, and a text like {pattern} is wanted")
         return _ms(_parse(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next

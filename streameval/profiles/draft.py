@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from streameval.base.errors import InputError
 from streameval.core import rejection_words
@@ -24,8 +21,8 @@ from streameval.profiles.message_fields import (
     flags_of,
     has_several,
     ids_told_by_values,
+    in_yaml,
     kind_path,
-    lacks_zone,
     leaves_of,
     lists_of_items,
     name_of,
@@ -33,6 +30,7 @@ from streameval.profiles.message_fields import (
     paths_of,
     read_json,
     taken_of_list,
+    time_of,
 )
 from streameval.profiles.typed_json import without_types
 
@@ -43,8 +41,6 @@ _ALL: Final = 5
 _DEEPEST: Final = 3
 _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
-# What may need no quotes in YAML.
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 
 def types_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
@@ -406,9 +402,8 @@ def _above(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     """Return a rule with the fields that each event has, and `more` of this one."""
-    zone = ", zone: UTC" if any(lacks_zone(fields[path]) for path in paths_of("ts", fields)) else ""
     lines = {
-        "ts": f"{{from: {_best('ts', fields)}, unit: auto{zone}}}",
+        "ts": time_of(fields),
         "user_id": _best("user_id", fields),
         "request_id": _best("request_id", fields),
         **more,
@@ -427,14 +422,6 @@ def _variant(fields: dict[str, Any]) -> dict[str, str]:
     """Return the label of lists that says which variant made them, if one does."""
     paths = paths_of("variant", fields)
     return {"variant": in_yaml(paths[0])} if paths else {}
-
-
-def in_yaml(value: Any) -> str:
-    """Write a value on one line of YAML, where JSON is YAML too."""
-    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
-        return value
-    written = json.dumps(value, ensure_ascii=False)
-    return written if written.isprintable() else json.dumps(value)
 
 
 def _best(field: str, fields: dict[str, Any]) -> str:

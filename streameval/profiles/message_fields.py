@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
@@ -53,6 +54,26 @@ _UNIT: Final = re.compile(
 )
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
 _AT: Final = re.compile(r"(?<=[a-z\d])(_(ts|at|dt)|Ts|At|Dt|TS)\Z")
+# A date without a time, and a time without a date.
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+# A date that says by itself neither whether its month stands first.
+_EITHER: Final = re.compile(r"(0?[1-9]|1[0-2])/(0?[1-9]|1[0-2])/\d{4}\b")
+# Other notations of a time. Of a date that may be either, the month stands first.
+_PATTERNS: Final = (
+    "%Y%m%d%H%M%S",
+    "%Y/%m/%d %H:%M:%S",
+    "%m/%d/%Y %H:%M:%S",
+    "%m/%d/%Y %I:%M:%S %p",
+    "%d/%m/%Y %H:%M:%S",
+    "%d.%m.%Y %H:%M:%S",
+    "%d/%b/%Y:%H:%M:%S %z",
+    "%d-%b-%y %I.%M.%S.%f %p",
+    "%a, %d %b %Y %H:%M:%S %z",
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%a %b %d %H:%M:%S UTC %Y",
+)
+_SHORTEST: Final = 14
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
@@ -62,6 +83,8 @@ _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
 _ID: Final = re.compile(r"(id|key|token)\Z")
 _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
 _NO_LETTER: Final = re.compile(r"[^a-z]")
+# What may need no quotes in YAML.
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
@@ -160,9 +183,15 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
     examples: dict[str, Any] = {}
     for leaves in group:
         for path, value in leaves.items():
-            if examples.get(path) in (None, []):
+            known = examples.get(path)
+            if known in (None, []) or (_may_be_either(known) and not _may_be_either(value)):
                 examples[path] = value
     return examples
+
+
+def _may_be_either(value: Any) -> bool:
+    """Tell whether a value is a date whose day and month may stand in either order."""
+    return isinstance(value, str) and bool(_EITHER.match(value))
 
 
 def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
@@ -303,7 +332,29 @@ def is_in_parts(value: Any) -> bool:
     return whole and 5 <= len(value) <= 7 and 2_000 <= value[0] < 2_100
 
 
-def lacks_zone(time: Any) -> bool:
+def time_of(fields: dict[str, Any]) -> str:
+    """Return the source of a time in YAML: its path, its unit, and a zone where it names none."""
+    path = next(iter(paths_of("ts", fields)), "ts")
+    time = fields.get(path)
+    clock = next((one for one, each in fields.items() if _CLOCK.fullmatch(str(each))), None)
+    if clock is not None and _DATE.fullmatch(str(time)):
+        time = f"{time}T{fields[clock]}"
+        root = "$." if path.startswith("$.") else ""
+        path = f"{root}join('T', [{path.removeprefix(root)}, {clock.removeprefix(root)}])"
+    pattern = next((one for one in _PATTERNS if _is_of(time, one)), None)
+    zone = ", zone: UTC" if (_lacks_zone(time) if pattern is None else "%z" not in pattern) else ""
+    return f"{{from: {in_yaml(path)}, unit: {in_yaml(pattern or 'auto')}{zone}}}"
+
+
+def _is_of(time: Any, pattern: str) -> bool:
+    try:
+        datetime.strptime(str(time), pattern)  # noqa: DTZ007  # whether it can be read
+    except ValueError:
+        return False
+    return len(str(time)) >= _SHORTEST  # `strptime` takes the digits of an epoch, too
+
+
+def _lacks_zone(time: Any) -> bool:
     """Tell whether a value is a time that does not say its offset from UTC."""
     if is_in_parts(time):
         return True
@@ -311,6 +362,14 @@ def lacks_zone(time: Any) -> bool:
         return datetime.fromisoformat(time).tzinfo is None
     except (TypeError, ValueError):
         return False
+
+
+def in_yaml(value: Any) -> str:
+    """Write a value on one line of YAML, where JSON is YAML too."""
+    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
+        return value
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isprintable() else json.dumps(value)
 
 
 def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -377,4 +436,6 @@ def name_of(path: str) -> str:
     letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
     names = [_UUID.sub("id", name) for name in letters]
     together = "".join(names)
+    if len(names) > 1 and names[-1] == "seconds":  # of a time: Firestore's, or Protobuf's
+        return names[0]
     return together if together in _KNOWN else names[-1]

@@ -1,7 +1,8 @@
 """JSON in which values name their types, as databases and tools write it, without these names.
 
 Sources: "JSON Encoding" of Avro's specification, as kafka-avro-console-consumer and kcat print;
-Extended JSON of MongoDB; attribute values of DynamoDB; `AnyValue` of OpenTelemetry's protocol.
+Extended JSON of MongoDB; attribute values of DynamoDB; `AnyValue` of OpenTelemetry's protocol;
+columns of wal2json's format 2.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TYPES: Final[Mapping[str, type]] = {
 def without_types(value: Any) -> Any:
     """Return a value without the names of types around it: "x" of {"string": "x"}.
 
-    OpenTelemetry's lists of attributes become objects.
+    OpenTelemetry's lists of attributes become objects, and lists of columns.
     """
     if isinstance(value, dict):
         held = _within_type(value) if len(value) == 1 else value
@@ -35,6 +36,8 @@ def without_types(value: Any) -> Any:
     if isinstance(value, list):
         if value and all(map(_is_attribute, value)):
             return {each["key"]: without_types(each["value"]) for each in value}
+        if value and all(map(_is_column, value)):
+            return {each["name"]: each["value"] for each in value}
         return [without_types(each) for each in value]
     return value
 
@@ -55,3 +58,8 @@ def _is_attribute(value: Any) -> bool:
     """Tell whether a value is an attribute of OpenTelemetry: a key, and a value with its type."""
     held = value.get("value") if isinstance(value, dict) and "key" in value else None
     return isinstance(held, dict) and len(held) == 1 and next(iter(held)).endswith("Value")
+
+
+def _is_column(value: Any) -> bool:
+    """Tell whether a value is a column of a row, with its name and type."""
+    return isinstance(value, dict) and value.keys() == {"name", "type", "value"}

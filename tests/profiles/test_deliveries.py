@@ -2,6 +2,7 @@
 
 import base64
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -207,3 +208,57 @@ def test_what_stands_around_a_message_stays_where_it_says_more(tmp_path):
 )
 def test_types_are_taken_off_and_nothing_else_is(typed, plain):
     assert without_types(typed) == plain
+
+
+NOTATIONS = {
+    "ms": lambda at: int(at.timestamp() * 1000),
+    "seconds, with a fraction": lambda at: f"{at.timestamp():.6f}",
+    "Firestore": lambda at: {"_seconds": int(at.timestamp()), "_nanoseconds": 0},
+    "Protobuf": lambda at: {"seconds": str(int(at.timestamp())), "nanos": 0},
+    "Java, with a zone": lambda at: f"{at:%Y-%m-%dT%H:%M:%S}Z[UTC]",
+    "Java's Date": lambda at: f"{at:%a %b %d %H:%M:%S} UTC {at.year}",
+    "RFC 2822": lambda at: f"{at:%a, %d %b %Y %H:%M:%S} +0000",
+    "HTTP": lambda at: f"{at:%a, %d %b %Y %H:%M:%S} GMT",
+    "logs of Apache": lambda at: f"{at:%d/%b/%Y:%H:%M:%S} +0000",
+    "Oracle": lambda at: f"{at:%d-%b-%y %I.%M.%S}.000000 {at:%p}".upper(),
+    "month first": lambda at: f"{at.month}/{at.day}/{at.year} {at:%I:%M:%S %p}",
+    "day first": lambda at: f"{at:%d/%m/%Y %H:%M:%S}",
+    "day first, dots": lambda at: f"{at:%d.%m.%Y %H:%M:%S}",
+    "slashes": lambda at: f"{at:%Y/%m/%d %H:%M:%S}",
+    "digits": lambda at: f"{at:%Y%m%d%H%M%S}",
+    "a number of digits": lambda at: int(f"{at:%Y%m%d%H%M%S}"),
+}
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_a_draft_reads_times_in_other_notations(notation, tmp_path):
+    """Of two weeks some days tell whether the day or the month stands first."""
+    times = [datetime(2026, 1, day, 15, 4, 5, tzinfo=UTC) for day in range(5, 20)]
+    lines = [
+        make(n) | {"ts": NOTATIONS[notation](at)}
+        for n, at in enumerate(times)
+        for make in (shown, clicked)
+    ]
+    events = events_by_a_draft(lines, tmp_path)
+    assert [event.ts for event in events[::2]] == [at.timestamp() * 1000 for at in times]
+
+
+def test_a_date_and_a_time_of_day_in_two_fields_are_one_time(tmp_path):
+    lines = [{**one, "date": "2026-01-05", "time": "12:00:00"} for one in MESSAGES]
+    lines = [{name: value for name, value in one.items() if name != "ts"} for one in lines]
+    order = {"event": "order_completed", "userId": "user-0", "orderId": "o1"}
+    order |= {"date": "2026-01-05", "time": "12:00:00", "products": [{"productId": "sku1"}]}
+    events = events_by_a_draft([*lines, order], tmp_path)
+    assert {event.ts for event in events} == {AT}
+    assert events[-1].feedback == "purchase"
+
+
+def test_columns_of_wal2json_are_an_object(tmp_path):
+    def row(one):
+        values = {name: text(one[name]) if name == "items" else one[name] for name in one}
+        columns = [{"name": name, "type": "text", "value": each} for name, each in values.items()]
+        return {"action": "I", "schema": "public", "table": "events", "columns": columns}
+
+    events = events_by_a_draft([*map(row, MESSAGES)], tmp_path)
+    assert [event.user_id for event in events[::2]] == [f"user-{n}" for n in range(6)]
+    assert events[0].items == tuple(ITEMS)
