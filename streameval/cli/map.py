@@ -220,8 +220,7 @@ def draft_profile(files: Sequence[str]) -> str:
     """Return the known profile that takes most lines, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
-    from streameval.profiles.draft import draft, taken_out, types_off
-    from streameval.profiles.message_fields import in_yaml
+    from streameval.profiles.draft import draft, in_yaml, taken_out, types_off
 
     values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
     form, plain = types_off(values)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+import yaml
 
 from streameval.base.errors import InputError
 from streameval.core import rejection_words
@@ -21,7 +24,7 @@ from streameval.profiles.message_fields import (
     flags_of,
     has_several,
     ids_told_by_values,
-    in_yaml,
+    item_of,
     kind_path,
     leaves_of,
     lists_of_items,
@@ -30,10 +33,16 @@ from streameval.profiles.message_fields import (
     paths_of,
     read_json,
     taken_of_list,
-    time_of,
+    users_told_by_paths,
 )
+from streameval.profiles.message_times import lacks_zone, pattern_of
 from streameval.profiles.typed_json import without_types
 
+# What may need no quotes in YAML.
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
+# A date without a time of day, and one without a date.
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
 _ALL: Final = 5
@@ -198,6 +207,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     read = [leaves for group in groups.values() for leaves in group]
     fields = examples_of(read)
     told = ids_told_by_values(read, kind, paths_of("user_id", fields))
+    told |= users_told_by_paths(fields)
     groups = {
         said: [{told.get(path, path): value for path, value in one.items()} for one in group]
         for said, group in groups.items()
@@ -340,7 +350,7 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
         rest = {name: rest[path] for name, path in told.items()}
     slate = _slate(when, {**rest, of.listed: of.items}, own_id)
     first = dict(leaves_of(of.first, "")) if isinstance(of.first, dict) else {}
-    item = _best("item_id", first) if first else '"@"'
+    item = in_yaml(item_of(first)) if first else '"@"'
     usual = act if act not in {"", "shown"} else "click"
     each = {path: f"{{const: {act_of(said) or usual}}}" for said, path in of.each.items()}
     return _with_feedback(slate, rest, each, item)
@@ -371,7 +381,7 @@ def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str
         inner = dict(leaves_of(first, ""))
         place = paths_of("position", inner)
         position = f", position: {{from: {in_yaml(place[0])}, base: auto}}" if place else ""
-        items = f"{{each: {items}, item_id: {_best('item_id', inner)}{position}}}"
+        items = f"{{each: {items}, item_id: {in_yaml(item_of(inner))}{position}}}"
     request = {} if paths_of("request_id", fields) else {"request_id": in_yaml(own_id)}
     return _event(when, "slate", fields, **request, items=items, **_variant(fields))
 
@@ -383,7 +393,7 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
     if not lists or any(name_of(path) != "id" for path in paths_of("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
     path, first = lists[0]
-    item = _best("item_id", dict(leaves_of(first, ""))) if isinstance(first, dict) else '"@"'
+    item = in_yaml(item_of(dict(leaves_of(first, "")))) if isinstance(first, dict) else '"@"'
     return _event(_each(when, path), "feedback", _above(fields), item_id=item, kind=source)
 
 
@@ -403,7 +413,7 @@ def _above(fields: dict[str, Any]) -> dict[str, Any]:
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     """Return a rule with the fields that each event has, and `more` of this one."""
     lines = {
-        "ts": time_of(fields),
+        "ts": _time(fields),
         "user_id": _best("user_id", fields),
         "request_id": _best("request_id", fields),
         **more,
@@ -422,6 +432,27 @@ def _variant(fields: dict[str, Any]) -> dict[str, str]:
     """Return the label of lists that says which variant made them, if one does."""
     paths = paths_of("variant", fields)
     return {"variant": in_yaml(paths[0])} if paths else {}
+
+
+def in_yaml(value: Any) -> str:
+    """Write a value on one line of YAML, where JSON is YAML too."""
+    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
+        return value
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isprintable() else json.dumps(value)
+
+
+def _time(fields: dict[str, Any]) -> str:
+    """Return the source of a time: its path, its unit, and a zone where it names none."""
+    path = next(iter(paths_of("ts", fields)), "ts")
+    time = fields.get(path)
+    clock = next((one for one, each in fields.items() if _CLOCK.fullmatch(str(each))), None)
+    if clock is not None and _DATE.fullmatch(str(time)):
+        time = f"{time}T{fields[clock]}"
+        root = "$." if path.startswith("$.") else ""
+        path = f"{root}join('T', [{path.removeprefix(root)}, {clock.removeprefix(root)}])"
+    zone = ", zone: UTC" if lacks_zone(time) else ""
+    return f"{{from: {in_yaml(path)}, unit: {in_yaml(pattern_of(time) or 'auto')}{zone}}}"
 
 
 def _best(field: str, fields: dict[str, Any]) -> str:

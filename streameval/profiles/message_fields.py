@@ -6,11 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import yaml
+
+from streameval.profiles.message_times import is_in_parts, is_time, may_be_either
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
@@ -20,13 +20,14 @@ _WORDS: Final = {
     " anonymousid cookieid sessionid session u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
-    " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie aid id",
+    " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
+    " track book recipe hotel course game aid id",
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
     " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
     " feedback feedbacktype activity activitytype kind type name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads shown",
+    " recommendeditems recs hits impressions ads docs shown",
     "position": "position pos rank index",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",
@@ -37,11 +38,12 @@ _LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
     "": r"\b(remove|cancel|refund|un[a-z])",
-    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction)",
+    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete)",
     "cart": r"(\b|\baddto)(cart|basket)",
     "like": r"\b(like|favou?rite)",
-    "click": r"\b(click|clk|tap|select)",
-    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b)",
+    "click": r"\b(click|clk|tap|select|interact)",
+    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b"
+    r"|responses?\b)",
     "play": r"\b(play|watch|listen)",
     "view": r"\b(view|visit)",
 }
@@ -54,37 +56,20 @@ _UNIT: Final = re.compile(
 )
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
 _AT: Final = re.compile(r"(?<=[a-z\d])(_(ts|at|dt)|Ts|At|Dt|TS)\Z")
-# A date without a time, and a time without a date.
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
-# A date that says by itself neither whether its month stands first.
-_EITHER: Final = re.compile(r"(0?[1-9]|1[0-2])/(0?[1-9]|1[0-2])/\d{4}\b")
-# Other notations of a time. Of a date that may be either, the month stands first.
-_PATTERNS: Final = (
-    "%Y%m%d%H%M%S",
-    "%Y/%m/%d %H:%M:%S",
-    "%m/%d/%Y %H:%M:%S",
-    "%m/%d/%Y %I:%M:%S %p",
-    "%d/%m/%Y %H:%M:%S",
-    "%d.%m.%Y %H:%M:%S",
-    "%d/%b/%Y:%H:%M:%S %z",
-    "%d-%b-%y %I.%M.%S.%f %p",
-    "%a, %d %b %Y %H:%M:%S %z",
-    "%a, %d %b %Y %H:%M:%S GMT",
-    "%a %b %d %H:%M:%S UTC %Y",
-)
-_SHORTEST: Final = 14
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
 _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
 _UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
 # The end of the name of an id, whatever it is of, and what is no item and no list.
-_ID: Final = re.compile(r"(id|key|token)\Z")
+_ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z")
 _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
+# What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
+_WHO: Final = re.compile(
+    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person",
+    re.IGNORECASE,
+)
 _NO_LETTER: Final = re.compile(r"[^a-z]")
-# What may need no quotes in YAML.
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
@@ -116,27 +101,46 @@ def ids_told_by_values(
     paths with as many values none is taken.
     """
     acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
-    shown = [leaves for act, leaves in acts if act == "shown"]
+    lists = [leaves for act, leaves in acts if act == "" and lists_of_items(leaves)]
+    shown = [leaves for act, leaves in acts if act == "shown"] or lists
     feedback = [leaves for act, leaves in acts if act not in {"", "shown"}]
     listed = {each for leaves in shown for value in leaves.values() for each in _listed(value)}
     fields, told = examples_of(feedback), {}
-    items, lists = {}, {}
+    items, requests, alike = {}, {}, set[str]()
+    names = {name_of(item_of(inner)) for inner in map(_inner, shown)}
     named = paths_of("item_id", fields)[:1]
+    if [name_of(path) for path in named] == ["id"] and not values_at(named[0], feedback) & listed:
+        named = []  # the id of the event itself
     for path in fields.keys() - {*users, *named}:
         here, before = values_at(path, feedback), values_at(path, shown)
         if not _ID.search(name_of(path)) or _OTHER.search(name_of(path)):
             continue
         if here & (listed or before):
             items[path] = here | before
+            alike |= {path} if name_of(path) in names else set()
         of_one_user = len(values_at(path, read, users)) == len(values_at(path, read))
         if here & before and of_one_user and (len(before) == len(shown) or not listed):
-            lists[path] = here | before
+            requests[path] = here | before
     if not named and not lists_of_items(fields):
+        items = {path: items[path] for path in alike} or items
         told = {path: Told.of(path, "itemid") for path in _most(items)}
     if not paths_of("request_id", examples_of(shown)):
-        lists = {path: known for path, known in lists.items() if path not in told}
-        told |= {path: Told.of(path, "requestid") for path in _most(lists)}
+        requests = {path: known for path, known in requests.items() if path not in told}
+        told |= {path: Told.of(path, "requestid") for path in _most(requests)}
     return told
+
+
+def users_told_by_paths(fields: dict[str, Any]) -> dict[str, Told]:
+    """Find the id of a user whose own name tells nothing, by what it stands in."""
+    if paths_of("user_id", fields):
+        return {}
+    found = [
+        path
+        for path, value in fields.items()
+        if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
+    ]
+    found.sort(key=lambda path: not _ID.search(name_of(path)))
+    return {path: Told.of(path, "userid") for path in found[:1]}
 
 
 def values_at(
@@ -146,6 +150,12 @@ def values_at(
     rows = ([leaves.get(name) for name in (path, *users)] for leaves in group)
     rows = ([one if isinstance(one, str | int) else None for one in row] for row in rows)
     return {(value, next(filter(None, user), None)) for value, *user in rows if value is not None}
+
+
+def _inner(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the first object in the likeliest list of items."""
+    first = next((first for _, first in lists_of_items(leaves)), None)
+    return dict(leaves_of(first, "")) if isinstance(first, dict) else {}
 
 
 def _listed(value: Any) -> Iterator[tuple[Any, None]]:
@@ -184,14 +194,9 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for leaves in group:
         for path, value in leaves.items():
             known = examples.get(path)
-            if known in (None, []) or (_may_be_either(known) and not _may_be_either(value)):
+            if known in (None, []) or (may_be_either(known) and not may_be_either(value)):
                 examples[path] = value
     return examples
-
-
-def _may_be_either(value: Any) -> bool:
-    """Tell whether a value is a date whose day and month may stand in either order."""
-    return isinstance(value, str) and bool(_EITHER.match(value))
 
 
 def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
@@ -317,61 +322,6 @@ def own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
     return [path for path in fields if path in found]
 
 
-def _is_time(value: Any) -> bool:
-    """Tell whether a value may be a time: a text with a date, or seconds since 1970 or less."""
-    if isinstance(value, str):
-        return bool(re.search(r"\d{2}[-/.]\d|\d{9}", value))
-    if isinstance(value, list):
-        return is_in_parts(value)
-    return isinstance(value, int | float) and value > 1e8
-
-
-def is_in_parts(value: Any) -> bool:
-    """Tell whether a value is a time as a list of its parts: year to minute, or longer."""
-    whole = isinstance(value, list) and all(isinstance(part, int) for part in value)
-    return whole and 5 <= len(value) <= 7 and 2_000 <= value[0] < 2_100
-
-
-def time_of(fields: dict[str, Any]) -> str:
-    """Return the source of a time in YAML: its path, its unit, and a zone where it names none."""
-    path = next(iter(paths_of("ts", fields)), "ts")
-    time = fields.get(path)
-    clock = next((one for one, each in fields.items() if _CLOCK.fullmatch(str(each))), None)
-    if clock is not None and _DATE.fullmatch(str(time)):
-        time = f"{time}T{fields[clock]}"
-        root = "$." if path.startswith("$.") else ""
-        path = f"{root}join('T', [{path.removeprefix(root)}, {clock.removeprefix(root)}])"
-    pattern = next((one for one in _PATTERNS if _is_of(time, one)), None)
-    zone = ", zone: UTC" if (_lacks_zone(time) if pattern is None else "%z" not in pattern) else ""
-    return f"{{from: {in_yaml(path)}, unit: {in_yaml(pattern or 'auto')}{zone}}}"
-
-
-def _is_of(time: Any, pattern: str) -> bool:
-    try:
-        datetime.strptime(str(time), pattern)  # noqa: DTZ007  # whether it can be read
-    except ValueError:
-        return False
-    return len(str(time)) >= _SHORTEST  # `strptime` takes the digits of an epoch, too
-
-
-def _lacks_zone(time: Any) -> bool:
-    """Tell whether a value is a time that does not say its offset from UTC."""
-    if is_in_parts(time):
-        return True
-    try:
-        return datetime.fromisoformat(time).tzinfo is None
-    except (TypeError, ValueError):
-        return False
-
-
-def in_yaml(value: Any) -> str:
-    """Write a value on one line of YAML, where JSON is YAML too."""
-    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
-        return value
-    written = json.dumps(value, ensure_ascii=False)
-    return written if written.isprintable() else json.dumps(value)
-
-
 def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return the paths of lists of items, each with its first one, the likeliest first.
 
@@ -380,13 +330,20 @@ def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     ids = _WORDS["item_id"].split()
     lists = {path: fields[path] for path in paths_of("items", fields, list)}
     for path, found in fields.items():
-        if isinstance(found, list) and (item_ids(found) or name_of(path).removesuffix("s") in ids):
+        of_items = item_ids(found) if isinstance(found, list) and not _WHO.search(path) else []
+        if of_items or (isinstance(found, list) and name_of(path).removesuffix("s") in ids):
             lists.setdefault(path, found)
     for path in paths_of("items", fields, str):
         separator, parts = parted(fields[path])
         if separator:
             lists.setdefault(f"split({path}, '{separator}')", parts)
     return [(path, found[0] if found else {}) for path, found in lists.items()]
+
+
+def item_of(inner: dict[str, Any]) -> str:
+    """Return the likeliest path of an item's id in an object of a list: by name, or the first."""
+    ids = [path for path, value in inner.items() if isinstance(value, str | int)]
+    return next(iter([*paths_of("item_id", inner), *ids]), "item_id")
 
 
 def item_ids(listed: list[Any]) -> list[str]:
@@ -402,6 +359,8 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield path, value
             if isinstance(value, str) and isinstance(listed := read_json(value), list):
                 yield f"from_json({path})", listed
+        if isinstance(value, list) and value and _WHO.search(path):  # several ids of a user
+            yield from leaves_of(value[0], f"{path}[0]")
         return
     for name, inner in value.items():
         step = name if _PLAIN_NAME.match(name) else json.dumps(name)
@@ -419,7 +378,7 @@ def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | N
         names = {path: name for path, name in names.items() if str(fields[path]).isdigit()}
     if field == "ts":
         names = {path: _UNIT.sub("", name) for path, name in names.items()}
-        names = {path: name for path, name in names.items() if _is_time(fields[path])} or names
+        names = {path: name for path, name in names.items() if is_time(fields[path])} or names
     words = _WORDS[field].split()
     if field == "ts":
         words += [name for path, name in names.items() if _AT.search(path)]

@@ -585,3 +585,80 @@ def test_a_draft_is_a_profile_whatever_the_messages_hold(seed, tmp_path):
 )  # fmt: skip
 def test_what_the_name_of_an_event_says(name, act):
     assert act_of(name) == act
+
+
+LISTED = [{"id": f"sku{n}", "url": f"/p/{n}", "hash": f"h{n}"} for n in range(3)]
+
+
+def experience(number):
+    """Adobe's XDM: the user is in a list, beside lists of items."""
+    who = {"timestamp": AT, "identityMap": {"ECID": [{"id": f"user-{number}", "primary": True}]}}
+    shown, clicked = [{"SKU": one["id"]} for one in LISTED], [{"SKU": LISTED[1]["id"]}]
+    yield {
+        "eventType": "commerce.productListViews",
+        "_id": f"a{number}",
+        "productListItems": shown,
+    } | who
+    yield {
+        "eventType": "commerce.purchases",
+        "_id": f"b{number}",
+        "productListItems": clicked,
+    } | who
+
+
+def bloomreach(number):
+    who = {"timestamp": AT / 1000, "customer_ids": {"cookie": f"user-{number}"}}
+    shown = {"product_ids": [one["id"] for one in LISTED], "request_id": f"r{number}"}
+    yield {"type": "view_category", "properties": shown} | who
+    yield {"type": "view_item", "properties": {"product_id": LISTED[1]["id"]}} | who
+
+
+def coveo(number):
+    """Two fields of an item tell it apart, and have no name of an item."""
+    who = {"dateTime": AT, "clientId": f"user-{number}", "searchQueryUid": f"q{number}"}
+    named = [{"documentUri": one["id"], "documentUriHash": one["hash"]} for one in LISTED]
+    yield {"type": "search", "results": named} | who
+    yield {"type": "click", "documentPosition": 2} | named[1] | who
+
+
+def luigis_box(number):
+    """The `id` of an event is its own, and the list has no name that says so."""
+    who = {"timestamp": AT // 1000, "client_id": f"user-{number}"}
+    named = [{"url": one["id"], "position": place} for place, one in enumerate(LISTED, 1)]
+    query = {"filters": {"RecommendationId": f"q{number}"}}
+    lists = {"Recommendation": {"query": query, "items": named}}
+    yield {"id": f"a{number}", "type": "event", "lists": lists} | who
+    taken = {"type": "click", "resource_identifier": LISTED[1]["id"]}
+    yield {"id": f"b{number}", "type": "click", "action": taken} | who
+
+
+def linked_in(number):
+    """Names of users and items without `id`."""
+    who = {
+        "member": f"user-{number}",
+        "header": {"time": AT},
+        "recommendationTrackingId": f"t{number}",
+    }
+    yield {
+        "eventType": "JOB_RECOMMENDATION_IMPRESSION",
+        "jobs": [one["id"] for one in LISTED],
+    } | who
+    yield {"eventType": "JOB_APPLY_CLICK", "job": LISTED[1]["id"]} | who
+
+
+def feed(number):
+    """A list of objects whose id has a name of its own."""
+    who = {"uid": f"user-{number}", "ts": AT // 1000}
+    posts = [{"status": one["id"], "pos": place} for place, one in enumerate(LISTED)]
+    shown = {"request": f"q{number}", "items": posts}
+    yield {"kind": "feed_shown", "feed": shown} | who
+    yield {"kind": "like", "item": LISTED[1]["id"], "request": f"q{number}"} | who
+
+
+@pytest.mark.parametrize("tracker", [experience, bloomreach, coveo, luigis_box, linked_in, feed])
+def test_a_draft_finds_users_and_items_that_have_no_name_of_one(tracker, tmp_path):
+    _, events = drafted([one for number in range(4) for one in tracker(number)], tmp_path)
+    assert [event.user_id for event in events] == [f"user-{n // 2}" for n in range(8)]
+    for shown, taken in zip(events[::2], events[1::2], strict=True):
+        assert shown.items == tuple(one["id"] for one in LISTED)
+        assert taken.item_id == LISTED[1]["id"]
