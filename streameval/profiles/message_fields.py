@@ -216,13 +216,15 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
 class Taken(NamedTuple):
     """A list and the items of it that somebody took, as paths with an example of each.
 
-    `each` are the paths of these items by the names that say what was done.
+    `each` are the paths of these items by the names that say what was done. `item` is the path of
+    an item's id, where a text holds more than that.
     """
 
     listed: str
     items: list[Any]
     each: dict[str, str]
     first: Any
+    item: str = ""
 
 
 def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
@@ -240,7 +242,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
                     if found and other != path:
                         telling = 2 if min(map(len, found)) >= _ID_LENGTH else 1
                         counts[path, other] += telling if found < whole else -2 * len(group)
-    if flagged := _flagged(group):
+    if flagged := _flagged(group) or _marked(group):
         return flagged
     fields = examples_of(group)
     named = " ".join(path for path, _ in lists_of_items(fields))
@@ -265,6 +267,18 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
         shown = flags.pop("shown", None)  # others were candidates
         if each := {act: f"{path}[?{test}]" for act, test in flags.items()}:
             return Taken(f"{path}[?{shown}]" if shown else path, example, each, example[0])
+    return None
+
+
+def _marked(group: Sequence[dict[str, Any]]) -> Taken | None:
+    """Find a text of ids that end in -1 for what somebody took, and else in -0, as MIND has it."""
+    for path in examples_of(group):
+        texts = [leaves[path] for leaves in group if isinstance(leaves.get(path), str)]
+        parts = [part for text in texts for part in text.split()]
+        if len(parts) > len(texts) and {part[-2:] for part in parts} == {"-0", "-1"}:
+            listed = f"split({path}, ' ')"
+            each = {"": f"{listed}[?ends_with(@, '-1')]"}
+            return Taken(listed, parts, each, parts[0], "split(@, '-')[0]")
     return None
 
 

@@ -662,3 +662,19 @@ def test_a_draft_finds_users_and_items_that_have_no_name_of_one(tracker, tmp_pat
     for shown, taken in zip(events[::2], events[1::2], strict=True):
         assert shown.items == tuple(one["id"] for one in LISTED)
         assert taken.item_id == LISTED[1]["id"]
+
+
+def test_a_text_of_ids_with_flags_is_a_list_and_its_clicks(tmp_path):
+    """MIND's rows; its times have the month first, which one of them tells."""
+    times = ("11/11/2025 9:05:58 AM", "11/15/2025 9:05:58 PM")
+    lists = ("N1-0 N2-1", "N3-0 N4-0")
+    rows = [
+        {"impression_id": n, "user_id": f"U{n}", "time": time, "shown": shown}
+        for n, (time, shown) in enumerate(zip(times, lists, strict=True), 1)
+    ]
+    _, events = drafted(rows, tmp_path)
+    first, click, second = events
+    assert (first.items, second.items) == (("N1", "N2"), ("N3", "N4"))
+    assert (click.item_id, click.feedback, click.request_id) == ("N2", "click", "1")
+    assert [event.user_id for event in events] == ["U1", "U1", "U2"]
+    assert second.ts - first.ts == (4 * 24 + 12) * 3_600_000
