@@ -120,7 +120,7 @@ class Settings(CheckSettings):
         description="Largest share by which positives, feedback of a kind or retractions may be"
         " fewer than the others', or the reference's.",
     )
-    max_early: float = Field(
+    max_earlier: float = Field(
         0.5,
         gt=0,
         le=1,
@@ -312,7 +312,7 @@ def _of_kind(evidence: Evidence, kind: str) -> Iterator[_Health]:
     if late is not None:
         yield _Health(
             Figure(f"len(list_filter({theirs}, lambda f: f.delay > {late}))", count),
-            "max_early",
+            "max_earlier",
             f"of {kind!r} comes later than {late / 60_000:,.3g} min",
             "late feedback is lost, or times are not those of what people did",
             lower=True,
