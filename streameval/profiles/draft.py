@@ -20,6 +20,7 @@ from streameval.profiles.message_fields import (
     Taken,
     Told,
     act_of,
+    all_lists,
     examples_of,
     flags_of,
     has_several,
@@ -206,8 +207,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     groups, several = _groups(read, kind)
     read = [leaves for group in groups.values() for leaves in group]
     fields = examples_of(read)
-    told = ids_told_by_values(read, kind, paths_of("user_id", fields))
-    told |= users_told_by_paths(fields)
+    users = users_told_by_paths(fields)
+    told = ids_told_by_values(read, kind, [*paths_of("user_id", fields), *users]) | users
     groups = {
         said: [{told.get(path, path): value for path, value in one.items()} for one in group]
         for said, group in groups.items()
@@ -323,7 +324,7 @@ def _rule(
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
         each = {f"[{kinds}][?@]": '"@"'}
         return _with_feedback(_impression(when, group), rest, each, in_yaml(f"$.{items[0]}"))
-    if not act or not (lists or items):
+    if not act or not (items or all_lists(fields)):
         return None
     return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
 
@@ -391,7 +392,7 @@ def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str
 
 def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") -> str:
     """Return a rule for feedback on one item, or on each of a list."""
-    lists, source = lists_of_items(fields), f"{{const: {kind}}}{remark}"
+    lists, source = all_lists(fields), f"{{const: {kind}}}{remark}"
     # Many things have an `id`: an order, a session.
     if not lists or any(name_of(path) != "id" for path in paths_of("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)

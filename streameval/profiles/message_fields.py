@@ -139,8 +139,9 @@ def users_told_by_paths(fields: dict[str, Any]) -> dict[str, Told]:
         for path, value in fields.items()
         if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
     ]
-    found.sort(key=lambda path: not _ID.search(name_of(path)))
-    return {path: Told.of(path, "userid") for path in found[:1]}
+    best = min(found, key=lambda path: not _ID.search(name_of(path)), default="")
+    same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
+    return {path: Told.of(path, "userid") for path in found if path in same}
 
 
 def values_at(
@@ -344,14 +345,31 @@ def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     ids = _WORDS["item_id"].split()
     lists = {path: fields[path] for path in paths_of("items", fields, list)}
     for path, found in fields.items():
-        of_items = item_ids(found) if isinstance(found, list) and not _WHO.search(path) else []
-        if of_items or (isinstance(found, list) and name_of(path).removesuffix("s") in ids):
+        if not isinstance(found, list) or _WHO.search(path) or lists_within(found):
+            continue
+        if item_ids(found) or name_of(path).removesuffix("s") in ids:
             lists.setdefault(path, found)
     for path in paths_of("items", fields, str):
         separator, parts = parted(fields[path])
         if separator:
             lists.setdefault(f"split({path}, '{separator}')", parts)
     return [(path, found[0] if found else {}) for path, found in lists.items()]
+
+
+def lists_within(listed: Any) -> list[tuple[str, Any]]:
+    """Return the paths of lists of items, by their names, in the objects of a list, as above."""
+    first = listed[0] if isinstance(listed, list) and listed else None
+    inner = dict(leaves_of(first, "")) if isinstance(first, dict) else {}
+    return [(path, inner[path][0]) for path in paths_of("items", inner, list) if inner[path]]
+
+
+def all_lists(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the paths of lists of items, as above, or else of all that lie within one list."""
+    return lists_of_items(fields) or [
+        (f"{path}[].{inner}[]", first)
+        for path, found in fields.items()
+        for inner, first in lists_within(found)
+    ]
 
 
 def item_of(inner: dict[str, Any]) -> str:

@@ -678,3 +678,24 @@ def test_a_text_of_ids_with_flags_is_a_list_and_its_clicks(tmp_path):
     assert (click.item_id, click.feedback, click.request_id) == ("N2", "click", "1")
     assert [event.user_id for event in events] == ["U1", "U1", "U2"]
     assert second.ts - first.ts == (4 * 24 + 12) * 3_600_000
+
+
+def test_lists_within_a_list_are_lists_and_their_items_are_taken(tmp_path):
+    """Propositions of Adobe, which have an id each; the id of the user stands in a list, too."""
+
+    def message(number, kind, names):
+        proposition = {"id": f"p{number}", "items": [{"id": name} for name in names]}
+        return {
+            "eventType": f"decisioning.proposition{kind}",
+            "timestamp": AT,
+            "identityMap": {"ECID": [{"id": f"user-{number}"}]},
+            "_experience": {"decisioning": {"propositions": [proposition]}},
+        }
+
+    kinds = {"Display": ["a", "b", "c"], "Interact": ["b"]}
+    rows = [message(n, kind, names) for n in range(4) for kind, names in kinds.items()]
+    _, events = drafted(rows, tmp_path)
+    assert [event.user_id for event in events] == [f"user-{n // 2}" for n in range(8)]
+    assert {event.items for event in events[::2]} == {("a", "b", "c")}
+    assert [event.request_id for event in events[::2]] == [f"p{n}" for n in range(4)]
+    assert {event.item_id for event in events[1::2]} == {"b"}
