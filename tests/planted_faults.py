@@ -416,6 +416,28 @@ class LostSlates(Fault):
         ]
 
 
+class Mute(Fault):
+    """A client that a share of an arm's users have sends no feedback."""
+
+    check, cause = "traffic_alike", "clients that do not send it"
+
+    def __init__(self, share, arms="B"):
+        self.share, self.arms = share, arms
+        self.name = f"{share:.0%} of the users of {arms} without feedback"
+
+    def slates(self, slates, _):
+        theirs = (slate.user for slate in slates if slate.variant in self.arms)
+        self.users = {user for user in theirs if chosen(user, self.share)}
+        return slates
+
+    def events(self, events, _):
+        return [
+            event
+            for event in events
+            if not (isinstance(event, FeedbackEvent) and event.user_id in self.users)
+        ]
+
+
 class BySurface(Fault):
     """Half of the users have each arm; of an app, which people like more, B has a larger share."""
 
@@ -623,6 +645,7 @@ FAULTS = (
     Bubbled(0.2, 300),
     Renamed(0.2, 300),
     Unnamed(1.0),
+    Mute(0.5),
     Impatient(15),
     LostSlates(7),
     _never_taken_back(),
@@ -671,6 +694,7 @@ VARIANTS = (
     Bubbled(0.5, 0, arms="AB"),
     Unnamed(0.1),
     Unnamed(1.0, arms="AB"),
+    Mute(0.3),
     Impatient(5, arms="AB"),
     LostSlates(2, 7, 11),
     LostSlates(18),

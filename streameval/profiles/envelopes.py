@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -53,11 +54,23 @@ _decode = msgspec.json.Decoder(Any).decode
 def parse(form: str, value: bytes) -> Any:
     """Parse the bytes of a record. Raises any exception for malformed ones."""
     if value[:1] == b"{":
-        return _decode(mend(value))
+        try:
+            return _decode(mend(value))
+        except msgspec.DecodeError:
+            return _of_lines(value)
     if form == "snowplow" and value[:1] != b"[" and value.count(b"\t") >= _FEWEST_TABS:
         return _of_tsv(value.decode())
     if framed_id(value) is not None and (body := body_of(value))[:1] in {b"{", b"["}:
         value = body  # JSON Schema in a registry's frame
+    return _decode(mend(value))
+
+
+def _of_lines(value: bytes) -> Any:
+    """Return the JSON of each line of a record, or raise what the whole raises."""
+    lines = [line for line in mend(value).splitlines() if line.strip()]
+    if len(lines) > 1:
+        with suppress(msgspec.DecodeError):
+            return list(map(_decode, lines))
     return _decode(mend(value))
 
 

@@ -201,11 +201,11 @@ MALFORMED = [
     ),
     (
         encoded(SHOWN) + encoded(SHOWN),
-        "several JSON values in one record: send a record for each",
+        "several JSON values in one record: send a record for each (profiles read lines)",
     ),
     (
         encoded(SHOWN) + b"\n" + encoded(SHOWN),
-        "several JSON values in one record: send a record for each",
+        "several JSON values in one record: send a record for each (profiles read lines)",
     ),
     (encoded(SHOWN)[:-9], "the JSON ends early, after 66 bytes: it was cut off"),
     (

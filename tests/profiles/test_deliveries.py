@@ -262,3 +262,19 @@ def test_columns_of_wal2json_are_an_object(tmp_path):
     events = events_by_a_draft([*map(row, MESSAGES)], tmp_path)
     assert [event.user_id for event in events[::2]] == [f"user-{n}" for n in range(6)]
     assert events[0].items == tuple(ITEMS)
+
+
+def test_a_record_may_hold_several_events_as_lines():
+    """As log shippers write batches. One line that is none rejects them all, with its reason."""
+    decoder = library.decoder_of(Definition(dimensions=()), "native")
+    slate = {"type": "slate", "ts": AT, "user_id": "ann", "request_id": "r1", "items": ITEMS}
+    liked = {"type": "feedback", "ts": AT, "user_id": "ann", "item_id": "sku1", "feedback": "click"}
+    lines = f"{text(slate)}\r\n\n{text(liked)}\n".encode()
+    pretty = json.dumps(slate, indent=1).encode()
+    cut_off = lines[:-4]
+    decoded = decoder.decode_records([lines, pretty, cut_off])
+    assert [event.user_id for event in decoded.events] == ["ann"] * 3
+    assert decoded.records == [0, 0, 1]
+    ((at, rejection),) = decoded.rejected
+    assert (at, rejection.reason) == (2, "malformed")
+    assert "several JSON values in one record" in rejection.detail

@@ -58,6 +58,11 @@ _SINCE_SHOWN: Final = "ms + f.delay - coalesce(shown[f.item + 1], ms)"
 _BEFORE: Final = f"""len(list_filter({_GIVEN}, lambda g: g.kind = f.kind AND {{item}}
     AND f.delay - g.delay BETWEEN {{least}} AND {_TWICE}))"""
 _COUNT: Final = f"len({_GIVEN})"
+# Users of a surface who saw enough of it to react, four times as a rule; how often they did.
+_SAW_MUCH: Final = """
+    (SELECT segment, "user", arm, sum(coalesce({count}, 0)) AS given FROM current GROUP BY ALL
+    HAVING sum(len(items)) >= (
+        SELECT 4 * sum(len(items)) / nullif(sum({count}), 0) FROM current))"""
 # Faults that a message lists.
 _LISTED: Final = 3
 
@@ -105,6 +110,13 @@ class Settings(CheckSettings):
         le=1,
         description="Largest share of feedback that comes again within a second, beyond the"
         " others'.",
+    )
+    max_silent: float = Field(
+        0.2,
+        gt=0,
+        le=1,
+        description="Largest share of users without any feedback, of those who saw much, beyond"
+        " the others'.",
     )
     max_together: float = Field(
         0.1,
@@ -261,6 +273,15 @@ _HEALTH: Final = (
     ),
 )
 _USERS: Final = (
+    _Health(
+        Figure("(given = 0)::INTEGER", "1"),
+        "max_silent",
+        "of the users who saw much gave no feedback",
+        "clients that do not send it, or bots",
+        now=_SAW_MUCH.format(count=_COUNT),
+        before="",
+        far=_FEW_FAR,
+    ),
     _Health(
         # One for each user and period, spread over the user's slates.
         Figure("(visits = 1)::INTEGER", "1 / visits"),
