@@ -119,6 +119,7 @@ OURS: Final = frozenset({"impression", "slate", "feedback"})
 _UNPACK: Final = "send the JSON itself (the producer's compression.type packs whole batches)"
 _SCHEMA: Final = "read it by a profile and its schema (docs/profiles.md), or send JSON objects"
 _FRAME: Final = "read it by a profile, which takes off what stands before the JSON"
+_PACKED: Final = "read it by a profile of format: messagepack, or send JSON objects"
 _ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.jsonl')"
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
 _SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
@@ -136,7 +137,7 @@ BYTES: Final[Sequence[tuple[Any, ...]]] = (
     (rb"\x00.{4}", "Avro or Protobuf with a schema id", _SCHEMA),
     (rb"\x03\x00.{16}\s*\{", "JSON Schema in AWS Glue's frame", _FRAME),
     (rb"\x03[\x00\x05].{16}", "Avro or JSON in AWS Glue's frame", _SCHEMA),
-    (rb"[\x80-\x8f\xde\xdf]", "MessagePack", "send JSON objects"),
+    (rb"[\x80-\x8f\xde\xdf]", "MessagePack", _PACKED),
     (rb"\xef\xbb\xbf", "JSON after a byte order mark (BOM)", "send UTF-8 without the mark"),
     (rb"[\[{]\s*\Z", "JSON over several lines", "write one event a line (jq -c)"),
     (rb"\[", "one JSON array", "write one event a line (jq -c '.[]')"),

@@ -5,14 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, time
-from decimal import Decimal
 from typing import Any
-from uuid import UUID
 
-from streameval.base.durations import ms_of
 from streameval.base.extras import require
-from streameval.profiles.cells import text_of_bytes
+from streameval.profiles.binary_values import as_json
 
 
 class AvroSchema:
@@ -42,7 +38,7 @@ class AvroSchema:
         left = len(body) - stream.tell()
         if left:
             raise ValueError(f"{left} bytes are left after the value: another schema wrote it")
-        return _plain(found)
+        return as_json(found)
 
     read_framed = read
     """Read what follows a registry's id."""
@@ -54,18 +50,3 @@ class AvroSchema:
 
         form = to_parsing_canonical_form(self._schema)
         return bytes.fromhex(fingerprint(form, "CRC-64-AVRO"))
-
-
-def _plain(value: Any) -> Any:
-    """Return what fastavro reads as JSON would have it; times are ms since the epoch."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, datetime):
-        return ms_of(value if value.tzinfo else value.replace(tzinfo=UTC))
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, UUID | date | time):
-        return str(value)
-    return text_of_bytes(value) if isinstance(value, bytes) else value

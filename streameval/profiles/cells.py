@@ -278,17 +278,6 @@ def _offset(zone: str) -> timedelta:
     raise ConfigError(f"zone {zone!r}: write UTC, or an offset such as +02:00")
 
 
-def text_of_bytes(value: bytes) -> str:
-    """Return bytes of a binary format as text: UTF-8, or hexadecimal where they are none.
-
-    So two ids stay two.
-    """
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.hex()
-
-
 def value_in_words(value: Any) -> str:
     """Return a parsed value as it stands in a sentence: a text in quotes, shortened."""
     if value is None:

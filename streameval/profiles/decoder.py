@@ -49,6 +49,12 @@ def _add_times(mapped: Iterable[Mapped], timestamps: Iterable[int]) -> None:
             one.fields.setdefault("ts", timestamp)
 
 
+def _no_messagepack(value: bytes, error: str) -> str:
+    if value[:1] in {b"{", b"["}:
+        return "this looks like JSON: leave out `format: messagepack`"
+    return f"no MessagePack: {error or 'it ends early'}"
+
+
 def _by_schema(_: bytes, error: str) -> str:
     return f"its schema does not read it: {error or 'it ends early'}"
 
@@ -63,6 +69,7 @@ class ProfileDecoder(EventDecoder):
         super().__init__(*args)
         self._name, self.mapping, self._registry = name, mapping, registry
         self._is_binary = mapping.profile.is_binary
+        self._unpack = None if mapping.profile.reads_schemas else mapping.parse
         self.reads_records = mapping.reads_records
         # Values by one schema alone may begin with what looks like a frame.
         by_id = isinstance(mapping.profile.schemas or "", dict)
@@ -184,6 +191,8 @@ class ProfileDecoder(EventDecoder):
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
             said = _by_schema if by_schema else words.malformed
+            if by_schema and parse is self._unpack:
+                said = _no_messagepack
             return Rejection("malformed", in_words(said, value, str(error)))
         self._ignored += len(ignored)
         if ignored and not self.ignored and not by_schema:

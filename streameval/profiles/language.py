@@ -183,11 +183,12 @@ class Profile(_Model):
     have a registry's frame, which is taken off. In `typed_json` values name their types, as in JSON
     of Avro, MongoDB, DynamoDB or OpenTelemetry. Avro and Protobuf are read by `schemas`: the file
     of each id of a registry, or one file for values without a frame, with the type `message` of
-    Protobuf, or its first. A configured registry reads framed values of any profile.
+    Protobuf, or its first; MessagePack needs none. A configured registry reads framed values of any
+    profile.
     """
 
     description: str = ""
-    format: Literal["json", "snowplow", "avro", "typed_json", "protobuf"] = "json"
+    format: Literal["json", "snowplow", "avro", "typed_json", "protobuf", "messagepack"] = "json"
     schemas: str | dict[str, str] = Field(default_factory=dict)
     message: str = ""
     unwrap: str | tuple[str, ...] = ()
@@ -204,7 +205,7 @@ class Profile(_Model):
 
     @model_validator(mode="after")
     def _has_rules(self) -> Self:
-        if bool(self.schemas) != self.is_binary:
+        if bool(self.schemas) != self.reads_schemas:
             raise ValueError("schemas: name the files of format: avro or protobuf, and only there")
         if self.message and self.format != "protobuf":
             raise ValueError("message: only format: protobuf has types of messages")
@@ -213,6 +214,11 @@ class Profile(_Model):
         return self
 
     @property
-    def is_binary(self) -> bool:
+    def reads_schemas(self) -> bool:
         """Whether schemas of files read the values."""
         return self.format in {"avro", "protobuf"}
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether the values are no text."""
+        return self.reads_schemas or self.format == "messagepack"

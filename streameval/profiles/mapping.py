@@ -19,7 +19,14 @@ import msgspec
 
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
-from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way, value_in_words
+from streameval.profiles.binary_values import as_json
+from streameval.profiles.cells import (
+    IS_DIGITS,
+    CellError,
+    converter,
+    short_way,
+    value_in_words,
+)
 from streameval.profiles.envelopes import ENVELOPE, is_bare, of_text, parse, unwrap, within
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
@@ -41,6 +48,9 @@ _TEXT: Final = frozenset({str})
 _WHOLE: Final = frozenset({int})
 _COUNTS: Final = [*range(MAX_ITEMS + 2)]
 _DIGITS: Final = [*map(str, _COUNTS)]
+
+
+_unpack = msgspec.msgpack.Decoder(Any).decode
 
 
 class MappingError(ValueError):
@@ -141,9 +151,11 @@ class Mapping:
     """Parses the bytes of a record; raises any exception for malformed ones."""
 
     def __init__(self, profile: Profile, folder: FilePath = FilePath()) -> None:
-        if profile.is_binary:
+        if profile.reads_schemas:
             named = {"": profile.schemas} if isinstance(profile.schemas, str) else profile.schemas
             self.parse = SchemaFiles(profile.format, named, folder, profile.message).read
+        elif profile.format == "messagepack":
+            self.parse = lambda value: as_json(_unpack(value))
         elif profile.format == "typed_json":
             self.parse = lambda value: without_types(parse("json", value))
         else:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from streameval.base.extras import require
-from streameval.profiles.cells import text_of_bytes
+from streameval.profiles.binary_values import text_of_bytes
 
 _MAIN: Final = "streameval_main.proto"
 _GOOGLE: Final = "google/protobuf/"

@@ -4,6 +4,7 @@ import base64
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from streameval.cli.map import draft_profile
@@ -278,3 +279,24 @@ def test_a_record_may_hold_several_events_as_lines():
     ((at, rejection),) = decoded.rejected
     assert (at, rejection.reason) == (2, "malformed")
     assert "several JSON values in one record" in rejection.detail
+
+
+def test_messagepack_is_read_as_json_would_be(tmp_path):
+    """Bytes are texts, and timestamps ms. What is no MessagePack is told from it."""
+    profile = tmp_path / "packed.yaml"
+    profile.write_text(
+        "format: messagepack\nrules:\n  - when: {event: item_clicked}\n    feedback:\n"
+        "      {ts: {from: at, unit: ms}, user_id: who, item_id: item, kind: {const: click}}\n"
+    )
+    decoder = library.decoder_of(Definition(dimensions=()), str(profile))
+    at = datetime.fromtimestamp(AT / 1000, UTC)
+    clicked = {"event": "item_clicked", "at": at, "who": b"ann", "item": 7}
+    good = msgspec.msgpack.encode(clicked)
+    odd = msgspec.msgpack.encode(clicked | {"who": "a\x07nn"})
+    decoded = decoder.decode_records([good, odd, good[:-1], text(MESSAGES[1]).encode()])
+    (event,) = decoded.events
+    assert (event.ts, event.user_id, event.item_id) == (AT, "ann", "7")
+    details = [rejection.detail for _, rejection in decoded.rejected]
+    assert "Control character" in details[0]
+    assert "no MessagePack" in details[1]
+    assert "leave out `format: messagepack`" in details[2]
