@@ -69,6 +69,8 @@ _WHO: Final = re.compile(
     r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person",
     re.IGNORECASE,
 )
+# A list of several ids of one user, as Adobe, mParticle and Segment have it.
+_IDENTITIES: Final = re.compile(r"identit|(user|customer|external)_?ids\b", re.IGNORECASE)
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -345,7 +347,7 @@ def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     ids = _WORDS["item_id"].split()
     lists = {path: fields[path] for path in paths_of("items", fields, list)}
     for path, found in fields.items():
-        if not isinstance(found, list) or _WHO.search(path) or lists_within(found):
+        if not isinstance(found, list) or _IDENTITIES.search(path) or lists_within(found):
             continue
         if item_ids(found) or name_of(path).removesuffix("s") in ids:
             lists.setdefault(path, found)
@@ -391,7 +393,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield path, value
             if isinstance(value, str) and isinstance(listed := read_json(value), list):
                 yield f"from_json({path})", listed
-        if isinstance(value, list) and value and _WHO.search(path):  # several ids of a user
+        if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
         return
     for name, inner in value.items():

@@ -699,3 +699,13 @@ def test_lists_within_a_list_are_lists_and_their_items_are_taken(tmp_path):
     assert {event.items for event in events[::2]} == {("a", "b", "c")}
     assert [event.request_id for event in events[::2]] == [f"p{n}" for n in range(4)]
     assert {event.item_id for event in events[1::2]} == {"b"}
+
+
+def test_what_a_user_saw_before_is_no_item_that_was_clicked(tmp_path):
+    recent = [{"item_id": "old", "ts": AT - 1}]
+    who = {"user_recent": recent, "uid": "ann", "ts": AT, "request_id": "r1"}
+    shown = {"event": "shown", **who, "items": [{"item_id": "a"}, {"item_id": "b"}]}
+    clicked = {"event": "click", **who, "item_id": "b"}
+    _, events = drafted([shown, clicked], tmp_path)
+    assert events[0].items == ("a", "b")
+    assert events[1].item_id == "b"
