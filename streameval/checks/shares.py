@@ -19,8 +19,8 @@ from streameval.stats.intervals import Moments
 FAR: Final = 5.0
 # Users that each side needs: below, a share says more about them than about the logging.
 LEAST_USERS: Final = 30
-# Arms are compared by value of a dimension if so much of each arm's slates have values of which the
-# others have slates too, so many for each of its own.
+# Arms are compared by value of a dimension if each shares the values of so much of its slates. The
+# others share a value if they have at least so many slates of it for one of the arm's.
 _SHARED: Final = 0.5
 _BESIDE: Final = 0.05
 _VALUES: Final = "SELECT segment[{number}], arm, {count} FROM current GROUP BY ALL"

@@ -88,6 +88,8 @@ def lost_hour(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]:
 
     Distance and bound are those of `uneven_arms`.
     """
+    if evidence.arm is None:
+        return
     hours: dict[int, Counter[str]] = defaultdict(Counter)
     for hour, arm, users in evidence.rows(_BY_HOUR.format(hour=_HOUR, users=_USERS)):
         hours[hour][arm] = users
@@ -95,12 +97,13 @@ def lost_hour(evidence: Evidence, bound: float) -> Iterator[tuple[float, str]]:
     before = Counter[str](dict(evidence.rows(query) if evidence.has_reference else ()))
     for dip in sorted(_dips(hours, before))[-1:]:
         here = hours[dip.hour]
-        if evidence.arm is not None and dip.apart > bound:
+        if dip.apart > bound:
             said = (
                 f"{evidence.arm} {dip.arm!r} has {percent(here[dip.arm] / here.total())} of the"
                 f" {here.total():,} users from {utc(dip.hour * _HOUR)} to"
                 f" {utc((dip.hour + 1) * _HOUR)[11:]} UTC, before and after {percent(dip.usual)} or"
-                " more: its slates were lost, and its figures are of other times than the others'"
+                " more: its slates were lost, and its figures are of other times than the others'."
+                " Or the others have bots then"
             )
             yield dip.apart / bound, said
 

@@ -136,7 +136,10 @@ def malformed(value: bytes, error: str) -> str:  # noqa: PLR0911  # one case a l
     at = _AT.search(error)
     begin = int(at[1]) if at else 0
     if _TRAILING in error and value[max(begin - 1, 0) :].lstrip()[:1] in {b"{", b"["}:
-        return "several JSON values in one record: send a record for each (profiles read lines)"
+        return (
+            "several JSON values in one record: send a record for each, or one a line and read"
+            " them by a profile, such as native"
+        )
     if foreign:
         return str(foreign)
     if "truncated" in error:

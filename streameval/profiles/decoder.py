@@ -69,7 +69,6 @@ class ProfileDecoder(EventDecoder):
         super().__init__(*args)
         self._name, self.mapping, self._registry = name, mapping, registry
         self._is_binary = mapping.profile.is_binary
-        self._unpack = None if mapping.profile.reads_schemas else mapping.parse
         self.reads_records = mapping.reads_records
         # Values by one schema alone may begin with what looks like a frame.
         by_id = isinstance(mapping.profile.schemas or "", dict)
@@ -190,9 +189,9 @@ class ProfileDecoder(EventDecoder):
         except MappingError as error:
             return self._invalid(str(error))
         except Exception as error:  # noqa: BLE001  # a parser raises more than its own errors
-            said = _by_schema if by_schema else words.malformed
-            if by_schema and parse is self._unpack:
-                said = _no_messagepack
+            packed = parse is self.mapping.parse and not self.mapping.profile.reads_schemas
+            no_text = _no_messagepack if packed else _by_schema
+            said = no_text if by_schema else words.malformed
             return Rejection("malformed", in_words(said, value, str(error)))
         self._ignored += len(ignored)
         if ignored and not self.ignored and not by_schema:

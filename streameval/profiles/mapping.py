@@ -20,13 +20,7 @@ import msgspec
 from streameval.base.errors import ConfigError
 from streameval.base.limits import MAX_ITEMS
 from streameval.profiles.binary_values import as_json
-from streameval.profiles.cells import (
-    IS_DIGITS,
-    CellError,
-    converter,
-    short_way,
-    value_in_words,
-)
+from streameval.profiles.cells import IS_DIGITS, CellError, converter, short_way, value_in_words
 from streameval.profiles.envelopes import ENVELOPE, is_bare, of_text, parse, unwrap, within
 from streameval.profiles.language import Feedback, Impression, Items, Profile, Rule, Slate, Take
 from streameval.profiles.paths import Code, Path, compile_path
@@ -48,8 +42,6 @@ _TEXT: Final = frozenset({str})
 _WHOLE: Final = frozenset({int})
 _COUNTS: Final = [*range(MAX_ITEMS + 2)]
 _DIGITS: Final = [*map(str, _COUNTS)]
-
-
 _unpack = msgspec.msgpack.Decoder(Any).decode
 
 

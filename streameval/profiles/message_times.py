@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from typing import Any, Final
 
-# A date that says by itself neither whether its month stands first.
+# A date that does not tell whether its day or its month stands first.
 _EITHER: Final = re.compile(r"(0?[1-9]|1[0-2])/(0?[1-9]|1[0-2])/\d{4}\b")
 # Notations that `auto` does not take. Of a date that may be either, the month stands first.
 _PATTERNS: Final = (

@@ -178,6 +178,10 @@ INVALID = [
         "this looks like Segment or RudderStack: map it by the profile segment (docs/profiles.md)",
     ),
 ]
+SEVERAL = (
+    "several JSON values in one record: send a record for each, or one a line and read them by a"
+    " profile, such as native"
+)
 MALFORMED = [
     (None, "Tombstone: the record has no value"),
     (b" ", "the value is empty: send a JSON object"),
@@ -201,11 +205,11 @@ MALFORMED = [
     ),
     (
         encoded(SHOWN) + encoded(SHOWN),
-        "several JSON values in one record: send a record for each (profiles read lines)",
+        SEVERAL,
     ),
     (
         encoded(SHOWN) + b"\n" + encoded(SHOWN),
-        "several JSON values in one record: send a record for each (profiles read lines)",
+        SEVERAL,
     ),
     (encoded(SHOWN)[:-9], "the JSON ends early, after 66 bytes: it was cut off"),
     (

@@ -20,14 +20,7 @@ from pydantic import Field
 from streameval.checks.evidence import Evidence
 from streameval.checks.odd_hours import odd_hours
 from streameval.checks.result import Check, CheckSettings, Found, failed, nothing, passed, percent
-from streameval.checks.shares import (
-    FAR,
-    Figure,
-    Gap,
-    Shares,
-    compared_dimensions,
-    same_hours,
-)
+from streameval.checks.shares import FAR, Figure, Gap, Shares, compared_dimensions, same_hours
 from streameval.checks.uneven_arms import lost_hour, uneven_arms
 from streameval.files.table_scans import literal
 
