@@ -17,10 +17,11 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.kafka.connection_errors import listening, unreached_error
+from streameval.kafka.aiokafka_internals import listening
+from streameval.kafka.connection_errors import unreached_error
 from streameval.kafka.records import value_of
 
 log = logging.getLogger(__name__)
@@ -261,15 +262,16 @@ async def _admin(client: Client) -> AsyncIterator[AIOKafkaAdminClient]:
 @contextmanager
 def our_errors(client: Client) -> Iterator[None]:
     """Translate aiokafka's errors into our own."""
-    where = f"Kafka at {client['bootstrap_servers']}"
+    servers = client["bootstrap_servers"]
+    where = f"Kafka at {servers}"
     with listening() as heard:
         try:
             yield
         except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
-            if heard.error is not None:
-                raise unreached_error(where, heard.error) from error
-            raise UnreachableError(f"{where} does not answer ({error}): is it running?") from error
+            raise heard.told(servers) or unreached_error(servers, error) from error
         except KafkaError as error:
+            if isinstance(error, NodeNotReadyError) and (told := heard.told(servers)):
+                raise told from error
             if error.retriable:
                 cure = "do all of its brokers run?"
                 raise UnreachableError(f"{where} cannot answer now ({error!r}): {cure}") from error

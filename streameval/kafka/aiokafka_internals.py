@@ -32,10 +32,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import client as _client_module
@@ -74,7 +76,10 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import BrokerMetadata
 
-from streameval.kafka.connection_errors import TokenError
+from streameval.kafka.connection_errors import TokenError, unreached_error
+
+if TYPE_CHECKING:
+    from streameval.base.errors import StreamevalError
 
 __all__ = [
     "READ_UNCOMMITTED",
@@ -248,19 +253,70 @@ _NAMES: Final = {
 for _code, _name in _NAMES.items():
     kafka_errors.setdefault(_code, type(f"{_name}Error", (UnknownError,), {"errno": _code}))
 
-# --- Fetched records ----------------------------------------------------------------------------
+# --- Connections --------------------------------------------------------------------------------
+
+_LOGGER = logging.getLogger("aiokafka")
+# The beginnings of its messages about a failed connection; other messages give no reason.
+_FAILED: Final = ("Unable connect to", "Unable to request metadata")
+
+
+class LastConnectionError(logging.Handler):
+    """The last `error` of a connection that aiokafka logged; None until it logs one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error among the arguments of a record."""
+        if not str(record.msg).startswith(_FAILED):
+            return
+        for argument in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(argument, BaseException):
+                self.error = argument
+
+    def told(self, servers: str) -> StreamevalError | None:
+        """Make the error whose line says what was heard of the configured `servers`; or None."""
+        if self.error is None:
+            return None
+        notes: list[str] = getattr(self.error, "__notes__", [])
+        return unreached_error(servers, self.error, *notes[:1])
+
+
+@contextmanager
+def listening() -> Iterator[LastConnectionError]:
+    """Listen to the log of aiokafka during the block."""
+    handler = LastConnectionError()
+    _LOGGER.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        _LOGGER.removeHandler(handler)
+
+
+def _note_place(error: BaseException, host: str, port: int) -> None:
+    """Note at which address a connection failed.
+
+    aiokafka logs none that was given up before it failed, so those are handed over here.
+    """
+    error.add_note(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if isinstance(error, asyncio.CancelledError):
+        for handler in _LOGGER.handlers:
+            if isinstance(handler, LastConnectionError):
+                handler.error = error
 
 
 _create_conn = _client_module.create_conn
 
 
-async def _connect(*place: Any, **options: Any) -> Any:
+async def _connect(host: str, port: int, **options: Any) -> Any:
     for name in ("ssl_context", "sasl_plain_password"):
         if (anew := getattr(options.get(name), "anew", None)) is not None:
             options[name] = anew()
     try:
-        return await _create_conn(*place, **options)
-    except Exception as error:
+        return await _create_conn(host, port, **options)
+    except (Exception, asyncio.CancelledError) as error:
+        _note_place(error, host, port)
         if type(error).__module__.startswith("gssapi."):  # no error of a connection to aiokafka
             raise TokenError(str(error)) from error
         raise
@@ -286,6 +342,9 @@ async def _update_metadata(client: Any, cluster: Any, topics: Any) -> bool:
 
 
 AIOKafkaClient._metadata_update = _update_metadata
+
+
+# --- Fetched records ----------------------------------------------------------------------------
 
 
 class KeptRecords(MemoryRecords):  # type: ignore[misc]  # aiokafka calls it final

@@ -1,11 +1,9 @@
-"""The reason why Kafka cannot be reached: aiokafka logs it, and raises an error without it."""
+"""Errors whose line says why Kafka cannot be reached, or takes no member, and what to do."""
 
 from __future__ import annotations
 
-import logging
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from asyncio import CancelledError
 from typing import Final
 
 from aiokafka.errors import (
@@ -22,11 +20,8 @@ from aiokafka.errors import (
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 
-_LOGGER = logging.getLogger("aiokafka")
 # OpenSSL's codes for a certificate that names another host, or another address.
 _OTHER_HOST: Final = frozenset({62, 64})
-# The beginnings of its messages about a failed connection; other messages give no reason.
-_FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 
 class TokenError(OSError):
@@ -38,33 +33,6 @@ REFUSALS: Final = (
     *(AuthenticationFailedError, ssl.SSLError, TokenError),
 )
 """Errors of a connection that say that nobody lets us in, and not that nobody is there."""
-
-
-class LastConnectionError(logging.Handler):
-    """The last `error` of a connection that aiokafka logged; None until it logs one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.error: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the error among the arguments of a record."""
-        if not str(record.msg).startswith(_FAILED):
-            return
-        for argument in record.args if isinstance(record.args, tuple) else ():
-            if isinstance(argument, BaseException):
-                self.error = argument
-
-
-@contextmanager
-def listening() -> Iterator[LastConnectionError]:
-    """Listen to the log of aiokafka during the block."""
-    handler = LastConnectionError()
-    _LOGGER.addHandler(handler)
-    try:
-        yield handler
-    finally:
-        _LOGGER.removeHandler(handler)
 
 
 def refused_member(error: BaseException, group: str) -> RefusedError | None:
@@ -81,9 +49,19 @@ def refused_member(error: BaseException, group: str) -> RefusedError | None:
     return None
 
 
-def unreached_error(where: str, error: BaseException) -> StreamevalError:
-    """Make the error whose line says how to put it right; `where` names the servers."""
-    said = str(error) or repr(error)
+def unreached_error(servers: str, error: BaseException, place: str = "") -> StreamevalError:
+    """Make the error whose line says how to put it right.
+
+    A connection failed to one of the configured `servers`, or to `place`, a broker's address as
+    they name it, which only Kafka's own network may know.
+    """
+    where, cure = f"Kafka at {servers}", "is it running?"
+    if place not in {"", *map(str.strip, servers.split(","))}:
+        where = f"the broker at {place}, as {where} names it,"
+        cure = f"{cure} Has it that address for this machine, too? (advertised.listeners of Kafka)"
+    said = str(error) or type(error).__name__
+    if isinstance(error, CancelledError | TimeoutError):
+        said = "it is silent, or no Kafka"
     if isinstance(error, TokenError):
         return UnreachableError(f"{where} is not asked, for want of a token: {said}")
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -96,6 +74,8 @@ def unreached_error(where: str, error: BaseException) -> StreamevalError:
             f"{where} takes no requests of clients ({said}): is that the port of a controller? Name"
             " the listener of the brokers"
         )
+    if isinstance(error, IllegalSaslStateError):
+        return RefusedError(f"{where} asks nobody for a password: correct kafka_security_protocol")
     if isinstance(error, BrokerResponseError):
         return RefusedError(
             f"{where} does not let us in ({said}): correct kafka_username, kafka_password,"
@@ -106,4 +86,4 @@ def unreached_error(where: str, error: BaseException) -> StreamevalError:
             f"{where} closes the connection ({said}): is kafka_security_protocol its listener's,"
             " and does it want a kafka_cert_file?"
         )
-    return UnreachableError(f"{where} does not answer ({said}): is it running?")
+    return UnreachableError(f"{where} does not answer ({said}): {cure}")

@@ -30,6 +30,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     IllegalStateError,
     KafkaError,
+    NodeNotReadyError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     TopicAuthorizationFailedError,
@@ -41,7 +42,8 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.connection_errors import REFUSALS, listening, refused_member, unreached_error
+from streameval.kafka.aiokafka_internals import listening
+from streameval.kafka.connection_errors import REFUSALS, refused_member
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source
@@ -71,6 +73,8 @@ ELECTION_SECONDS: Final = 10.0
 # Kafka takes 8 to 15 s to find that a broker is away and to elect other leaders.
 SILENCE_SECONDS: Final = 20.0
 RETRY_SECONDS: Final = 0.5
+# A connection that is given up tells meanwhile where it was going.
+GIVE_UP_SECONDS: Final = 0.05
 # `poll` waits so long beyond its timeout for a read that a rebalance holds up.
 HELD_UP_SECONDS: Final = 0.05
 # Two members of one name take it from each other at each heartbeat.
@@ -197,8 +201,8 @@ class KafkaEventLog:
             except UnreachableError as away:
                 error: Exception = away
                 # Once connected, a single server that is down does not explain the failure.
-                if self._consumer is None and heard.error is not None:
-                    error = unreached_error(f"Kafka at {self._servers()}", heard.error)
+                if self._consumer is None:
+                    error = heard.told(self._servers()) or away
                 await self._disconnect(consumer, REQUEST_SECONDS)
                 self._complaints.say("waiting for it", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -522,9 +526,8 @@ class KafkaEventLog:
             with listening() as heard:
                 await self._identify()
         except UnreachableError:
-            if heard.error is not None:
-                said = str(unreached_error(f"Kafka at {self._servers()}", heard.error))
-                self._refused = said if isinstance(heard.error, REFUSALS) else ""
+            if told := heard.told(self._servers()):
+                self._refused = str(told) if isinstance(heard.error, REFUSALS) else ""
             return False
         self._refused = ""
         return True
@@ -586,15 +589,21 @@ class KafkaEventLog:
 
     async def _ask(self, question: Coroutine[Any, Any, T], seconds: float = REQUEST_SECONDS) -> T:
         """Wait a few seconds for the answer to `question`; raises `UnreachableError`."""
-        asking = asyncio.ensure_future(question)
-        await asyncio.wait({asking}, timeout=seconds)
-        if not asking.done():
-            asking.cancel()
-            raise UnreachableError(f"Kafka at {self._servers()} does not answer.")
+        with listening() as heard:
+            asking = asyncio.ensure_future(question)
+            await asyncio.wait({asking}, timeout=seconds)
+            if not asking.done():
+                asking.cancel()
+                await asyncio.sleep(GIVE_UP_SECONDS)
+                told = heard.told(self._servers())
+                said = told or f"Kafka at {self._servers()} does not answer."
+                raise UnreachableError(str(said))
         try:
             return asking.result()
         except (KafkaError, OSError, asyncio.CancelledError) as error:
-            raise UnreachableError(f"Kafka at {self._servers()} fails ({error!r}).") from error
+            told = heard.told(self._servers()) if isinstance(error, NodeNotReadyError) else None
+            said = told or f"Kafka at {self._servers()} fails ({error!r})."
+            raise UnreachableError(str(said)) from error
 
     # ------------------------------------------------------------------ writing
 

@@ -73,7 +73,7 @@ def test_no_token_is_told(keys, said):
     with pytest.raises(TokenError) as told:
         token(**keys)
     assert str(told.value).startswith(said)
-    line = str(unreached_error("Kafka at k:9092", told.value))
+    line = str(unreached_error("k:9092", told.value))
     assert line.startswith(f"Kafka at k:9092 is not asked, for want of a token: {said}")
 
 
@@ -114,12 +114,12 @@ def test_a_ticket_that_is_not_there_is_told_as_a_token(monkeypatch, module, want
     """To aiokafka such an error is none of a connection."""
     kind = type("Gone", (RuntimeError,), {"__module__": module})
 
-    async def connect(**_):
+    async def connect(*_):
         raise kind("no credentials")
 
     monkeypatch.setattr(aiokafka_internals, "_create_conn", connect)
     with pytest.raises(wanted, match="no credentials"):
-        asyncio.run(aiokafka_internals._connect())
+        asyncio.run(aiokafka_internals._connect("kafka", 9092))
 
 
 @pytest.mark.parametrize("key", ["kafka_ca_file", "kafka_cert_file"])

@@ -1,8 +1,10 @@
 """What Kafka refuses for good is named with its cure."""
 
 import asyncio
+import contextlib
 import json
 import re
+import socket
 
 import pytest
 import servers
@@ -11,7 +13,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from command_line import streameval
 
-from streameval.base.errors import RefusedError
+from streameval.base.errors import RefusedError, UnreachableError
 from streameval.kafka import admin
 from streameval.kafka.consumer import KafkaEventLog
 
@@ -96,3 +98,48 @@ def test_a_group_of_another_application():
     assert f"the group {topic}.forward {said}" in asyncio.run(
         beside(f"{topic}.forward", forwarding)
     )
+
+
+def test_a_listener_that_takes_no_password():
+    client = {"bootstrap_servers": servers.shared_kafka().address, "sasl_plain_username": "user"}
+    client |= {"security_protocol": "SASL_PLAINTEXT", "sasl_plain_password": "word"}
+    client["sasl_mechanism"] = "PLAIN"
+    with pytest.raises(RefusedError, match="asks nobody for a password: correct kafka_security"):
+        asyncio.run(admin.cluster(client))
+
+
+@contextlib.contextmanager
+def silent_port():
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def closed_port():
+    """A port where nobody is."""
+    return contextlib.nullcontext(servers.free_port())
+
+
+@pytest.mark.parametrize(
+    ("other_port", "why"),
+    [
+        (closed_port, "does not answer ([Errno"),
+        (silent_port, "does not answer (it is silent, or no Kafka)"),
+    ],
+)
+def test_a_broker_with_an_address_of_another_network(other_port, why, caplog):
+    """Kafka answers, and names itself by an address that leads nowhere from here."""
+    with other_port() as advertised, servers.kafka(advertised_port=advertised) as kafka:
+        client = {"bootstrap_servers": kafka.address}
+        place = f"the broker at 127.0.0.1:{advertised}, as Kafka at {kafka.address} names it, {why}"
+        with pytest.raises(UnreachableError, match=r"advertised\.listeners") as found:
+            asyncio.run(admin.cluster(client))
+        assert place in str(found.value)
+
+        async def waits_for_it():
+            log = KafkaEventLog(client, servers.unique(), "group", "letters")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(log.connect(), 8)
+
+        asyncio.run(waits_for_it())
+        assert any("waiting for it" in line and place in line for line in caplog.messages)
