@@ -74,13 +74,11 @@ def unreached_error(servers: str, error: BaseException, place: str = "") -> Stre
             f"{where} takes no requests of clients ({said}): is that the port of a controller? Name"
             " the listener of the brokers"
         )
-    if isinstance(error, IllegalSaslStateError):
-        return RefusedError(f"{where} asks nobody for a password: correct kafka_security_protocol")
     if isinstance(error, BrokerResponseError):
-        return RefusedError(
-            f"{where} does not let us in ({said}): correct kafka_username, kafka_password,"
-            " the token or kafka_sasl_mechanism"
-        )
+        cure = "correct kafka_username, kafka_password, the token or kafka_sasl_mechanism"
+        if isinstance(error, IllegalSaslStateError):
+            cure = "it asks nobody for a password: correct kafka_security_protocol"
+        return RefusedError(f"{where} does not let us in ({said}): {cure}")
     if isinstance(error, KafkaConnectionError | ConnectionResetError | ssl.SSLError):
         return UnreachableError(
             f"{where} closes the connection ({said}): is kafka_security_protocol its listener's,"
