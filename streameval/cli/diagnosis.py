@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from streameval.base.counts import count_of
 from streameval.base.durations import UNITS, format_duration
-from streameval.base.errors import InputError, StreamevalError, UnusableStateError
+from streameval.base.errors import InputError, StreamevalError, UnreachableError, UnusableStateError
 from streameval.base.nearest import nearest
 from streameval.core.events import Decoded, Event, EventDecoder, FeedbackEvent, Rejection
 from streameval.core.experiments.definition import MAX_ARMS
@@ -123,6 +123,20 @@ def judge_timestamps(settings: Settings, stamps: Mapping[str, str]) -> list[Find
         " and up to the year 2100 in a record without a timestamp"
     )
     return [Finding(check, "warn", message, cure)]
+
+
+def judge_group(group: str, missing: str) -> Finding:
+    """Judge whether a broker coordinates the group: `missing` says why none does."""
+    if not missing:
+        return Finding("group", "ok", f"a broker coordinates the group {group}")
+    message = (
+        f"no broker coordinates the group {group} ({missing}): no worker would get a partition"
+    )
+    cure = (
+        "start all brokers; where fewer exist than their offsets.topic.replication.factor, set it"
+        " to how many there are"
+    )
+    return failed("group", message, cure, UnreachableError.exit_code)
 
 
 def judge_policy(settings: Settings, name: str, topic: Mapping[str, str]) -> list[Finding]:

@@ -1,8 +1,8 @@
 """`streameval doctor`: common faults, each with its name and its cure.
 
 1. The configuration loads; without it nothing else makes sense.
-2. Kafka: it answers and has the topics, also those of `forward`, whose records become events; the
-   broker or producers stamp the records' time.
+2. Kafka: it answers, coordinates the group, and has the topics, also those of `forward`, whose
+   records become events; the broker or producers stamp the records' time.
 3. The last records of the topic: they are events, keyed by their user, with clocks that agree, and
    name the arms of the experiments.
 4. Redis: it answers, evicts no keys, keeps them over a restart, and its clock is right.
@@ -25,6 +25,7 @@ from streameval.cli.diagnosis import (
     Log,
     failed,
     judge_cluster,
+    judge_group,
     judge_messages_of,
     judge_policy,
     judge_records,
@@ -76,6 +77,8 @@ async def _visit_kafka(settings: Settings, findings: list[Finding]) -> Log | Non
         client = client_arguments(settings)
         cluster = await admin.cluster(client)
         findings += judge_cluster(settings, cluster)
+        missing = await admin.missing_coordinator(client, settings.group)
+        findings.append(judge_group(settings.group, missing))
         for source in settings.forward:
             if source.topic in cluster.topics:
                 of_source = await admin.topic_settings(client, source.topic)

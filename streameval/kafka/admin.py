@@ -17,7 +17,13 @@ from typing import Any, Final, NamedTuple
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
+from aiokafka.errors import (
+    GroupCoordinatorNotAvailableError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+)
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
 from streameval.kafka.aiokafka_internals import listening
@@ -34,6 +40,7 @@ TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
 CLEANUP_POLICY: Final = "cleanup.policy"
 # A consumer that has just started fetches nothing for a while.
 SAMPLE_SECONDS: Final = 5.0
+COORDINATOR_SECONDS: Final = 0.5
 FETCH_MS: Final = 500
 REQUEST_MS: Final = 10_000
 
@@ -113,6 +120,25 @@ async def topic_settings(client: Client, topic: str) -> dict[str, str]:
             entries = responses[0].resources[0][-1]
             return {entry[0]: entry[1] for entry in entries}
     return {}
+
+
+async def missing_coordinator(client: Client, group: str) -> str:
+    """Return why no broker coordinates a group; "" where one does.
+
+    Kafka makes the topic of groups when the first one comes, which takes it a moment.
+    """
+    said = ""
+    give_up = time.monotonic() + SAMPLE_SECONDS
+    async with _admin(client) as admin:
+        while time.monotonic() < give_up:
+            try:
+                await admin.find_coordinator(group)
+            except GroupCoordinatorNotAvailableError as error:
+                said = repr(error)
+                await asyncio.sleep(COORDINATOR_SECONDS)
+            else:
+                return ""
+    return said
 
 
 def compacts(settings: Mapping[str, str]) -> bool:

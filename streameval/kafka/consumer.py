@@ -113,6 +113,13 @@ def member_arguments(group: str, memory: int, session_ms: int, rack: str | None)
     }
 
 
+def unassigned_line(group: str, since: float | None) -> str:
+    """Say that a group has owed an assignment `since` a monotonic time; "" if not for long."""
+    if since is None or time.monotonic() - since <= SILENCE_SECONDS:
+        return ""
+    return f"the group {group} does not say which partitions are this worker's: none is read"
+
+
 class KafkaEventLog:
     """One member of `group` that reads `topic`; offsets count records, times are ms.
 
@@ -246,13 +253,7 @@ class KafkaEventLog:
         """One line on all that Kafka lacks though it answers; "" where it lacks nothing."""
         silent = ", ".join(str(each.partition) for each in sorted(self._silent))
         unread = f"the leader of partitions {silent} does not answer: they are not read"
-        since = self._unassigned
-        waiting = since is not None and time.monotonic() - since > SILENCE_SECONDS
-        unassigned = (
-            f"the group {self._group} does not say which partitions are this worker's: none is read"
-            if waiting
-            else ""
-        )
+        unassigned = unassigned_line(self._group, self._unassigned)
         lacks = self._trouble or (silent and unread), unassigned, self._dead_letters.trouble
         return self._refused or "; ".join(filter(None, lacks))
 

@@ -22,7 +22,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.errors import (
@@ -46,7 +46,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions, warn_of_compaction
 from streameval.kafka.connection_errors import refused_member
-from streameval.kafka.consumer import member_arguments
+from streameval.kafka.consumer import member_arguments, unassigned_line
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop as stop_reading
 from streameval.kafka.record_source import RecordSource, open_source
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from streameval.core.events import EventDecoder
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 HOLD_SECONDS: Final = 60.0
 """A partition that has told nothing for so long, or is not read, holds the others no more.
@@ -208,6 +209,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._looked_at = time.monotonic()
         self._trouble = "starting"
         self._away = self._gone = ""
+        self._unassigned: float | None = None  # since when the group owes an assignment
         self._complaints = Complaints(log)
         self._waiting = Waiting()
 
@@ -265,6 +267,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             await consumer.start()
             whole = any(each.reads_records for each in self._decoders.values())
             self._reader = open_source(consumer, self._client, memory=memory, whole=whole)
+            self._unassigned = time.monotonic()
             consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
                 await _until(stop, self._turn(consumer, producer))
@@ -310,12 +313,15 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Forget records that wait: the next owner reads them again."""
+        if self._unassigned is None:  # else this is another try
+            self._unassigned = time.monotonic()
         for place in revoked:
             self._sources.pop(place, None)
             self._unreadable.forget(place)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Begin with new partitions."""
+        self._unassigned = None
         for place in assigned:
             self._sources[place] = _Source()
         if self._reader is not None:
@@ -369,13 +375,26 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         if reader.asked is not None:
             reader.allow(reader.asked)
         waiting = any(source.held for source in self._sources.values())
-        read = await reader.read(_STEP_SECONDS if waiting else _FETCH_SECONDS, _RECORDS)
+        seconds = _STEP_SECONDS if waiting else _FETCH_SECONDS
+        read = await self._until_assigned(reader.read(seconds, _RECORDS))
         for place, parts in read.items():
             await self._take(consumer, place, parts)
         for place, batch in reader.unreadable.items():
             if place in self._sources:
                 self._unreadable.hold(place, batch)
         reader.unreadable.clear()
+
+    async def _until_assigned(self, reading: Coroutine[Any, Any, T]) -> T:
+        """Await a read; say so where the group holds it up for long."""
+        task = asyncio.ensure_future(reading)
+        try:
+            while not (await asyncio.wait({task}, timeout=_TELL_SECONDS))[0]:
+                if unassigned := unassigned_line(self._group, self._unassigned):
+                    self._trouble = unassigned
+                    self._complaints.tell(unassigned)
+            return task.result()
+        finally:
+            task.cancel()
 
     async def _take(
         self, consumer: AIOKafkaConsumer, place: TopicPartition, parts: Sequence[RecordLists]

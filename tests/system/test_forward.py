@@ -13,9 +13,11 @@ import pytest
 import servers
 import service
 import trackers
+from command_line import streameval
 from test_dead_letter_topic import ACLS, allow
 from test_profiles_registry import answers
 
+from streameval.base.errors import UnreachableError
 from streameval.base.in_memory import InMemory
 from streameval.config.load import load
 from streameval.core.replay import replay
@@ -375,3 +377,28 @@ def test_a_wrong_configuration_is_one_line(forward, said, tmp_path):
     one = Forward(config, tmp_path / "log")
     assert one.process.wait(60) == 2
     assert said in one.log.read_text()
+
+
+def test_a_kafka_that_cannot_have_groups_is_told(tmp_path):
+    """A single broker with the default of three replicas for its topic of groups."""
+    with servers.kafka(offsets_topic_replication_factor=3) as kafka:
+        for topic in ("to", "from"):
+            service.create_topic(kafka.port, topic, 1)
+        config = tmp_path / "streameval.yaml"
+        where = {"kafka": kafka.address, "redis": servers.shared_redis().url, "group": "nobodys"}
+        where |= {"topic": "to", "listen": "127.0.0.1:0"}
+        config.write_text(
+            json.dumps(where | {"forward": [{"topic": "from", "profile": "segment"}]})
+        )
+        one = Forward(config, tmp_path / "log")
+        try:
+            found = streameval("doctor", "--config", config, text=True)
+            assert found.returncode == UnreachableError.exit_code
+            assert "no broker coordinates the group nobodys (GroupCoordinatorNot" in found.stdout
+            assert "offsets.topic.replication.factor" in found.stdout
+            said = "the group nobodys.forward does not say which partitions are this worker's"
+            service.wait_for(lambda: said in one.page("/readyz")[1], 60, "its line")
+            assert said in one.log.read_text()
+            assert one.end() == 0
+        finally:
+            one.process.kill()
