@@ -237,13 +237,17 @@ async def _stream(documents, request):
 
 
 @contextlib.asynccontextmanager
-async def serving(documents):
-    """The address of a page over `documents`."""
-    runner = aiohttp.web.AppRunner(application(documents), shutdown_timeout=0.1)
+async def serving(documents, below=""):
+    """The address of a page over `documents`; `below` is a path as a proxy's, such as /tools."""
+    app = application(documents)
+    if below:
+        inner, app = app, aiohttp.web.Application()
+        app.add_subapp(below, inner)
+    runner = aiohttp.web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = aiohttp.web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{below}/"
     finally:
         await runner.cleanup()

@@ -202,6 +202,7 @@ class Api:
         except StreamevalError as error:
             return _failure(error)
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        headers["X-Accel-Buffering"] = "no"  # or nginx would keep events back
         response = web.StreamResponse(headers=headers)
         self._listeners += 1
         try:

@@ -88,15 +88,15 @@ def render(status: ServiceStatus, now: float) -> str:
 _FIGURES: Final = (
     "<section id=figures aria-labelledby=figures-title><h2 id=figures-title>Key figures</h2>"
     "<noscript><p class=dim>This page needs JavaScript. The figures are also on"
-    " <a href=/metrics>/metrics</a> and <a href=/api/v1/figures>/api/v1/figures</a>.</p></noscript>"
+    " <a href=metrics>/metrics</a> and <a href=api/v1/figures>/api/v1/figures</a>.</p></noscript>"
     "</section>"
 )
 _FILES: Final = "".join(
     (
-        "<link rel=icon type=image/svg+xml href=/static/icon.svg>",
-        *(f"<link rel=stylesheet href=/static/{name}>" for name in STATIC if name.endswith("css")),
-        f"<script defer src=/static/{CHARTS}></script>" if CHARTS in STATIC else "",
-        "<script type=module src=/static/page.js></script>",
+        "<link rel=icon type=image/svg+xml href=static/icon.svg>",
+        *(f"<link rel=stylesheet href=static/{name}>" for name in STATIC if name.endswith("css")),
+        f"<script defer src=static/{CHARTS}></script>" if CHARTS in STATIC else "",
+        "<script type=module src=static/page.js></script>",
     )
 )
 
@@ -137,5 +137,5 @@ def _head(status: ServiceStatus, now: float) -> str:
 
 def _footer(status: ServiceStatus) -> str:
     links = ("/metrics", "/readyz", "/healthz")
-    listed = " · ".join(f"<a href={link}>{link}</a>" for link in links)
+    listed = " · ".join(f"<a href={link[1:]}>{link}</a>" for link in links)
     return f"<footer class=dim>streameval {escape(status.version)} · {listed}</footer>"

@@ -36,7 +36,7 @@ def page() -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'>"
         "<meta name=color-scheme content='light dark'><title>streameval: runbook</title>"
-        "<link rel=stylesheet href=/static/page.css></head>"
+        "<link rel=stylesheet href=static/page.css></head>"
         f"<body class=runbook><main>{body}</main></body></html>"
     )
 

@@ -401,6 +401,7 @@ def test_changes_are_told_as_they_come(running):
     url = f"http://127.0.0.1:{workers[0].port}/api/v1/stream?window=2h"
     with urllib.request.urlopen(url, timeout=20) as answer:
         assert answer.headers["Content-Type"] == "text/event-stream"
+        assert answer.headers["X-Accel-Buffering"] == "no"
         lines = [answer.readline().decode().strip() for _ in range(6)]
     assert lines[:3] == ["retry: 1000", "", "event: changed"]
     assert re.fullmatch(r"id: [0-9a-f]{16}", lines[3])

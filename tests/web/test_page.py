@@ -228,6 +228,22 @@ def test_hostile_names_do_no_harm(run, tab, tmp_path):
     assert images == 0
 
 
+def test_the_page_stands_below_a_path_of_a_proxy_too(run, tab, documents):
+    async def scenario():
+        async with page_server.serving(documents, "/tools/streameval") as address:
+            page = await tab()
+            await page.open(address)
+            await page.wait_for(f"{DRAWN} && document.querySelectorAll('article svg').length > 0")
+            links = await page.evaluate("[...document.links].map((link) => link.pathname)")
+            assert page.complaints == []
+            await page.call("Page.close")
+        return links
+
+    below = [link for link in run(scenario()) if link != "/tools/streameval/"]
+    assert "/tools/streameval/metrics" in below
+    assert all(link.startswith("/tools/streameval/") for link in below)
+
+
 def test_a_failed_check_opens_its_part_and_says_what_to_do(run, tab, documents):
     failed = documents.checks[0] | {"state": "failed", "message": "12 users differ: run a recount"}
 
@@ -444,7 +460,7 @@ def test_without_uplot_the_page_says_so_and_shows_the_numbers(run, tab, document
     monkeypatch.setattr(
         overview,
         "_FILES",
-        re.sub(rf"<script defer src=/static/{CHARTS}></script>", "", overview._FILES),
+        re.sub(rf"<script defer src=static/{CHARTS}></script>", "", overview._FILES),
     )
 
     async def scenario():

@@ -9,7 +9,7 @@ import { time } from "./format.js";
 import { allFigures, byRank, keyFigures } from "./figures.js";
 import { anyFailed, checkTable, freshness, state, streamHealth, userForm } from "./service.js";
 
-const API = "/api/v1";
+const API = "api/v1";
 const settings = JSON.parse(document.body.dataset.settings);
 // Seconds between two looks: figures move each tick, charts have a point a minute.
 const EVERY = { figures: settings.refresh_seconds, health: settings.refresh_seconds, experiments: 15, checks: 60, history: 30, maturity: 30 };

@@ -129,7 +129,7 @@ export function userForm() {
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    const path = `/api/v1/users/${encodeURIComponent(id.value)}`;
+    const path = `api/v1/users/${encodeURIComponent(id.value)}`;
     try {
       const counters = await read(path, { Authorization: `Bearer ${token.value}` });
       found.replaceChildren(userTable(counters));
