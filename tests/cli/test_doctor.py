@@ -489,6 +489,19 @@ def test_clock_skew():
     assert "ahead of this machine's" in findings["record clock"]["message"]
 
 
+@pytest.mark.parametrize(("scattered", "level"), [(0, "ok"), (1, "warn"), (2, "fail")])
+def test_users_in_several_partitions_though_records_are_keyed_by_them(scattered, level):
+    """As where clients of two families send, or partitions were added a moment ago."""
+    records = [
+        record(partition=partition, key=b"u%d" % user, value=event(user_id=f"u{user}"))
+        for user in range(100)
+        for partition in (0, 1)[: 1 + (user < scattered)]
+    ]
+    found = judged(*records)["keys"]
+    assert found.level == level
+    assert f"{scattered} of 100 users are in several partitions" in found.message or not scattered
+
+
 @pytest.mark.servers
 def test_a_topic_not_keyed_by_user():
     kafka, redis = servers.shared_kafka(), servers.shared_redis()
