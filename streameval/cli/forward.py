@@ -35,7 +35,7 @@ async def _run(settings: Settings) -> None:
     from streameval.config import logs
     from streameval.kafka.forwarder import Forwarder
     from streameval.store.shared_store import SharedStore
-    from streameval.web.connections import Hosts, bind
+    from streameval.web.connections import Hosts, bind, url_of
     from streameval.web.forward_page import ForwardStatus, serving
 
     logs.configure(settings.log_level, settings.log_format)
@@ -53,7 +53,7 @@ async def _run(settings: Settings) -> None:
         async with serving(
             lambda: ForwardStatus(forwarder.trouble, forwarder.counts()), listening, hosts
         ):
-            log.info("/metrics on http://%s:%d/metrics", *listening.getsockname()[:2])
+            log.info("/metrics on %s/metrics", url_of(listening))
             await forwarder.run(stop)
     finally:
         listening.close()

@@ -97,15 +97,22 @@ _BUSY: Final = (
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind before anything starts. Raises `InputError` for a port that is taken."""
+    """Bind before anything starts; `::` takes IPv4 too. Raises `InputError` for a port in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    both = host == "::" and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, dualstack_ipv6=both)
     except OSError as error:
         cause = error.strerror or str(error)
         raise InputError(
             f"listen: cannot listen on {host}:{port} ({cause}); choose another"
         ) from error
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return the address at which a socket listens, as a browser takes it, without a path."""
+    host, port, *_ = listening.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Readers:

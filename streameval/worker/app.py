@@ -43,7 +43,7 @@ from mode import Service
 from streameval.base.errors import StreamevalError
 from streameval.base.limits import CONNECTION_SECONDS, MAX_CONNECTIONS, MAX_READERS
 from streameval.config import logs
-from streameval.web.connections import Connections, Readers, bind
+from streameval.web.connections import Connections, Readers, bind, url_of
 from streameval.web.status import ServiceStatus
 from streameval.worker.leadership import LEASE_SECONDS, RENEW_SECONDS, Leadership
 from streameval.worker.shutdown import EXIT_FLUSHED, Shutdown, take_signals
@@ -124,7 +124,7 @@ def run(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     frame = Frame(options, shutdown, listening, snapshots, open_api)
-    log.info("pages and /metrics on http://%s:%d/", *listening.getsockname()[:2])
+    log.info("pages and /metrics on %s/", url_of(listening))
     take_signals(shutdown, lambda name: _tell(loop, frame, f"{name} received"))
     return loop.run_until_complete(frame.main(build))
 

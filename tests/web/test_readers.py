@@ -47,6 +47,22 @@ def test_all_names_may_be_let_through():
     assert asyncio.run(Hosts(["*"]).know(["anything.example"]))
 
 
+@pytest.mark.parametrize(
+    ("host", "shown", "reached"),
+    [
+        ("127.0.0.1", "127.0.0.1", ["127.0.0.1"]),
+        ("::1", "[::1]", ["::1"]),
+        ("::", "[::]", ["::1", "127.0.0.1"]),
+    ],
+)
+def test_an_address_of_either_family_can_be_listened_at(host, shown, reached):
+    with connections.bind(host, 0) as listening:
+        port = listening.getsockname()[1]
+        assert connections.url_of(listening) == f"http://{shown}:{port}"
+        for each in reached:
+            socket.create_connection((each, port), timeout=5).close()
+
+
 class Described:
     status = types.SimpleNamespace(unready=lambda: None, waiting=lambda: "")
     described_at = float("inf")
