@@ -236,12 +236,13 @@ def draft_profile(files: Sequence[str]) -> str:
         for profile, count in formats.items()
         if count
     }
+    untold = messages if path else plain  # an event's envelope tells more
     if not texts:
-        return around + draft(messages)
+        return around + draft(untold)
     taken = {name: len(set(_by(text, messages)[0].records)) for name, text in texts.items()}
     profile = max(texts, key=lambda name: (taken[name], formats[name]))
     lines = f"# {formats[profile]:,} of {len(messages):,} lines look like messages of"
     if not taken[profile]:  # another tracker's fields may have the same names
         known = f"{profile}, which takes none (`streameval profiles {profile}` prints it)"
-        return f"{lines} {known}.\n{around}{draft(messages)}"
+        return f"{lines} {known}.\n{around}{draft(untold)}"
     return f"{lines} this profile.\n{around}{texts[profile]}"

@@ -15,7 +15,7 @@ from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
 from streameval.core.foreign_formats import format_of
-from streameval.profiles.envelopes import of_text, unwrap
+from streameval.profiles.envelopes import ENVELOPE, of_text, unwrap
 from streameval.profiles.message_fields import (
     Taken,
     Told,
@@ -24,8 +24,10 @@ from streameval.profiles.message_fields import (
     examples_of,
     flags_of,
     has_several,
+    ids_in,
     ids_told_by_values,
     item_of,
+    kind_of,
     kind_path,
     leaves_of,
     lists_of_items,
@@ -35,6 +37,7 @@ from streameval.profiles.message_fields import (
     read_json,
     taken_of_list,
     users_told_by_paths,
+    values_at,
 )
 from streameval.profiles.message_times import lacks_zone, pattern_of
 from streameval.profiles.typed_json import without_types
@@ -44,6 +47,8 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 # A date without a time of day, and one without a date.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+# The field at the beginning of a path that goes on below it.
+_OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
 _ALL: Final = 5
@@ -136,12 +141,24 @@ def _says(values: Sequence[bytes]) -> int:
     return sum(map(bool, (paths_of("ts", fields), paths_of("user_id", fields), item, _tells(read))))
 
 
-def _bare(value: bytes) -> Iterable[bytes]:
-    """Yield the messages of a value, without what every profile takes off."""
+def _bare(value: bytes, *, keep: bool = False) -> Iterable[bytes]:
+    """Yield the messages of a value, without what every profile takes off.
+
+    With `keep`, a message has what an event tells around it, as a profile sees it.
+    """
     try:
-        return [msgspec.json.encode(each) for each in unwrap(msgspec.json.decode(value), "json")]
+        messages = list(unwrap(msgspec.json.decode(value), "json", keep=keep))
+        return [msgspec.json.encode(_of_event(each) if keep else each) for each in messages]
     except (ValueError, RecursionError):  # the draft says what is wrong with it
         return (value,)
+
+
+def _of_event(message: Any) -> Any:
+    """Return a message with the part of its envelope that is about what happened, at its end."""
+    around = message.pop(ENVELOPE, None) if isinstance(message, dict) else None
+    if not around:
+        return message
+    return {**message, ENVELOPE: {name: around.get(name) for name in ("type", "time", "subject")}}
 
 
 def draft(values: Sequence[bytes]) -> str:
@@ -149,6 +166,7 @@ def draft(values: Sequence[bytes]) -> str:
 
     Raises `InputError` where no line is a JSON object.
     """
+    values = [message for value in values for message in _bare(value, keep=True)]
     whole = [dict(leaves_of(message, "")) for value in values if (message := read_json(value))]
     split, read = _parts(whole)
     fields = examples_of(read)
@@ -204,7 +222,8 @@ def _tells(read: Sequence[dict[str, Any]]) -> bool:
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
     kind = kind_path(read)
-    groups, several = _groups(read, kind)
+    tags = _tags(read, kind)
+    groups, several = _groups(read, kind, tags)
     read = [leaves for group in groups.values() for leaves in group]
     fields = examples_of(read)
     users = users_told_by_paths(fields)
@@ -216,7 +235,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     others = _other_users(read, paths_of("user_id", fields))
     groups = {said: _of_one_user(group, *others) for said, group in groups.items()}
     fields = examples_of(leaves for group in groups.values() for leaves in group)
-    acts = {said: act_of(group[0].get(kind or "")) for said, group in groups.items()}
+    acts = _acts(groups, kind, {*tags} - {""})
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
     own = own_ids(read)
@@ -226,6 +245,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     made: dict[str, str] = {}
     for said, act in acts.items():
         when = f"when: {{{in_yaml(kind)}: {said}}}" if said else ""
+        if said and said in tags:
+            when = f"when: {in_yaml(said)}"
         if said in several:
             when = _each(when, several[said])
         # A click beside events that show lists has the list that was clicked, at most.
@@ -249,8 +270,48 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     return rules, left[:_MOST_RULES]
 
 
+def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> list[str]:
+    """Return the name of the one object in each message without a kind, else "".
+
+    Such a name tells the kind, as in a `oneof` of Protobuf, where no other message has it too.
+    """
+    held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
+    lacks = [leaves.get(kind or "") is None for leaves in read]
+    others = {
+        name for names, without in zip(held, lacks, strict=True) if not without for name in names
+    }
+    tags = [
+        "".join(names - others) if without and len(names) == 1 else ""
+        for names, without in zip(held, lacks, strict=True)
+    ]
+    return tags if kind is not None or len({*tags}) > 1 else []
+
+
+def _acts(
+    groups: dict[str, list[dict[str, Any]]], kind: str | None, tags: set[str]
+) -> dict[str, str]:
+    """Return what the messages of each kind say that somebody did, as `act_of`.
+
+    Others that are about an item that was shown are feedback of their own kind.
+    """
+    acts: dict[str, str] = {}
+    shown: set[str] = set()
+    for said, group in groups.items():
+        acts[said] = act_of(said if said in tags else group[0].get(kind or ""))
+        if said in tags and not acts[said] and lists_of_items(examples_of(group)):
+            acts[said] = "shown"
+        if acts[said] == "shown":
+            shown.update(*(ids_in(value) for leaves in group for value in leaves.values()))
+    for said, group in groups.items():
+        fields = examples_of(group)
+        item, *_ = (*paths_of("item_id", fields), "")
+        if not acts[said] and {str(one) for one, _ in values_at(item, group)} & shown:
+            acts[said] = kind_of(str(fields.get(kind or "", said)))
+    return acts
+
+
 def _groups(
-    read: Sequence[dict[str, Any]], kind: str | None
+    read: Sequence[dict[str, Any]], kind: str | None, tags: Sequence[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """Return the messages of each kind, and the path of several lists within one.
 
@@ -258,9 +319,9 @@ def _groups(
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     several: dict[str, str] = {}
-    for leaves in read:
+    for leaves, tag in zip(read, tags or [""] * len(read), strict=True):
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
-        groups.setdefault("" if kind is None else in_yaml(value), []).append(leaves)
+        groups.setdefault(tag or ("" if kind is None else in_yaml(value)), []).append(leaves)
     if kind is None:
         return groups, several
     for said, group in groups.items():
@@ -311,7 +372,7 @@ def _rule(
     `both`: a message may say what was shown, and what was taken of it.
     """
     fields = examples_of(group)
-    own_id = next((path for path in own if path in fields), "request_id")
+    own_id = next((path for path in own if path in fields), "") or _made_id(fields)
     if both and (taken := taken_of_list(group)):
         return _list_and_taken(when, act, fields, own_id, taken)
     lists, items = lists_of_items(fields), paths_of("item_id", fields)
@@ -327,6 +388,14 @@ def _rule(
     if not act or not (items or all_lists(fields)):
         return None
     return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
+
+
+def _made_id(fields: dict[str, Any]) -> str:
+    """Return an id for lists that have none, of their user and time."""
+    parts = [*paths_of("user_id", fields)[:1], *paths_of("ts", fields)[:1]]
+    if len(parts) < 2:
+        return "request_id"
+    return f"join(' ', [{', '.join(f'to_string({path})' for path in parts)}])"
 
 
 def _impression(when: str, group: Sequence[dict[str, Any]]) -> str:
@@ -426,6 +495,7 @@ def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
         del lines["request_id"]  # only a list must have one
     guesses = {in_yaml(path) for path in fields if isinstance(path, Told)}
     marked = {one: "  # a guess, by its values" for one in lines.values() if one in guesses}
+    marked[in_yaml(_made_id(fields))] = "  # no id of lists was found"
     written = "".join(
         f"\n      {field}: {one}{marked.get(one, '')}" for field, one in lines.items()
     )

@@ -10,7 +10,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from streameval.profiles.message_times import is_in_parts, is_time, may_be_either
+from streameval.profiles.message_times import (
+    is_in_parts,
+    is_time,
+    is_written_time,
+    may_be_either,
+)
 
 # Names of fields, the likeliest first, without what is no letter.
 _WORDS: Final = {
@@ -27,7 +32,7 @@ _WORDS: Final = {
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
     " feedback feedbacktype activity activitytype kind type name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads docs shown",
+    " recommendeditems recs hits impressions ads docs shown list",
     "position": "position pos rank index",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",
@@ -42,10 +47,10 @@ _ACTS: Final = {
     "cart": r"(\b|\baddto)(cart|basket)",
     "like": r"\b(like|favou?rite)",
     "click": r"\b(click|clk|tap|select|interact)",
-    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|expos|recommend|search|lists?\b"
-    r"|responses?\b)",
+    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|seen\b|expos|recommend|search"
+    r"|lists?\b|responses?\b)",
     "play": r"\b(play|watch|listen)",
-    "view": r"\b(view|visit)",
+    "view": r"\b(view|visit|read\b)",
 }
 _KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
 # What stands before the last name of a path, also within a function.
@@ -55,18 +60,20 @@ _UNIT: Final = re.compile(
     r"(?<=.)(ms|millis|micros|us|ns|nanos?|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
-_AT: Final = re.compile(r"(?<=[a-z\d])(_(ts|at|dt)|Ts|At|Dt|TS)\Z")
+_AT: Final = re.compile(r"(?<=[a-z\d])((?i:_(ts|at|dt))|Ts|At|Dt|TS)\Z|(?<=[A-Z])_(TS|AT|DT)\Z")
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
 _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
-_UUID: Final = re.compile(r"(?<=.)[ug]uid(?=s?\Z)")
+# Other words for an id, at the end of a name.
+_SAME_AS_ID: Final = re.compile(r"(?<=.)([ug]uid|number|(?<!na)no|nr|code|key|ref)(?=s?\Z)")
 # The end of the name of an id, whatever it is of, and what is no item and no list.
 _ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z")
 _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
 # What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
 _WHO: Final = re.compile(
-    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person",
+    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person"
+    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient",
     re.IGNORECASE,
 )
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
@@ -177,10 +184,24 @@ def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
 
 def act_of(name: Any) -> str:
     """Return what the name of an event says: a kind of feedback, "shown", or "" for neither."""
-    if not isinstance(name, str):
+    said = _words_of(name)
+    return next((act for act, known in _ACTS.items() if re.search(known, said)), "")
+
+
+def kind_of(name: str) -> str:
+    """Return the name of an event as a kind of feedback: `jobs.ItemSaved` is item_saved.
+
+    It is "" for what takes something back.
+    """
+    if re.search(_ACTS[""], _words_of(name)):
         return ""
-    words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name).lower()
-    return next((act for act, known in _ACTS.items() if re.search(known, words)), "")
+    return _words_of(re.split(r"[./:]", name)[-1]).strip().replace(" ", "_")
+
+
+def _words_of(name: Any) -> str:
+    """Return the words of a name in small letters, with a blank between them."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W\d_]+", " ", name) if isinstance(name, str) else ""
+    return spaced.lower()
 
 
 def read_json(value: bytes | str) -> Any:
@@ -238,7 +259,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
     """
     counts: Counter[tuple[str, str]] = Counter()
     for leaves in group:
-        ids = {path: _ids_in(value) for path, value in leaves.items()}
+        ids = {path: ids_in(value) for path, value in leaves.items()}
         for path, whole in ids.items():
             if len(whole) > 1 and not all(one.isdigit() and len(one) < 3 for one in whole):
                 for other, found in ids.items():
@@ -305,7 +326,7 @@ def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:
     return path, [value]  # a text with blanks or commas
 
 
-def _ids_in(value: Any) -> set[str]:
+def ids_in(value: Any) -> set[str]:
     """Return the ids that a list has, also one in a text, or the value itself."""
     _, parts = _as_list("", value)
     if parts and isinstance(parts[0], dict):
@@ -326,7 +347,8 @@ def parted(value: Any) -> tuple[str, list[Any]]:
 def has_several(group: Sequence[dict[str, Any]]) -> bool:
     """Tell whether a message has a list of two or more: a view of one item is its page."""
     found = [value for leaves in group for value in leaves.values() if isinstance(value, list)]
-    return any(len(value) > 1 for value in found)
+    in_text = any(path not in group[0] for path, _ in lists_of_items(group[0]))
+    return in_text or any(len(value) > 1 for value in found)
 
 
 def own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
@@ -418,7 +440,10 @@ def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | N
         words += [name for path, name in names.items() if _AT.search(path)]
     exact = [path for word in words for path, name in names.items() if name == word]
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
-    return exact or [path for path, name in names.items() if name.endswith(long)]
+    found = exact or [path for path, name in names.items() if name.endswith(long)]
+    if field == "ts" and not found:
+        return [path for path, value in fields.items() if is_written_time(value)]
+    return found
 
 
 def name_of(path: str) -> str:
@@ -427,7 +452,7 @@ def name_of(path: str) -> str:
         return path.word
     before, *rest = _LAST.split(path)
     letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
-    names = [_UUID.sub("id", name) for name in letters]
+    names = [_SAME_AS_ID.sub("id", name) for name in letters]
     together = "".join(names)
     if len(names) > 1 and names[-1] == "seconds":  # of a time: Firestore's, or Protobuf's
         return names[0]

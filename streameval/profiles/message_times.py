@@ -23,6 +23,7 @@ _PATTERNS: Final = (
     "%a %b %d %H:%M:%S UTC %Y",
 )
 _SHORTEST: Final = 14
+_CLOCK: Final = re.compile(r"\d\d:\d\d")
 
 
 def is_time(value: Any) -> bool:
@@ -32,6 +33,16 @@ def is_time(value: Any) -> bool:
     if isinstance(value, list):
         return is_in_parts(value)
     return isinstance(value, int | float) and value > 1e8
+
+
+def is_written_time(value: Any) -> bool:
+    """Tell whether a value is a text of a date and a time of day, whatever its field is named."""
+    if not isinstance(value, str) or len(value) < _SHORTEST:
+        return False
+    try:
+        return bool(_CLOCK.search(value)) and bool(datetime.fromisoformat(value))
+    except ValueError:
+        return pattern_of(value) is not None
 
 
 def is_in_parts(value: Any) -> bool:

@@ -90,6 +90,25 @@ def article(event_name, **columns):
 
 
 SHOWN = [{"sku": "a", "rank": 0}, {"sku": "b", "rank": 1}]
+
+
+def columns(name, **more):
+    """A row of a warehouse, as it is exported to JSON."""
+    who = {"USER_ID": "ann", "EVENT_TS": "2026-01-05 12:00:00.000", "REQUEST_ID": "l1"}
+    return {**who, "EVENT_NAME": name, **more}
+
+
+def cloud(kind, **data):
+    """An event in the envelope of CloudEvents."""
+    envelope = {"specversion": "1.0", "id": "5f", "source": "/x", "time": "2026-01-05T12:00:00Z"}
+    return {
+        **envelope,
+        "type": f"com.acme.{kind}",
+        "data": {"userId": "ann", "listId": "l1"} | data,
+    }
+
+
+OF_ANN = {"userId": "ann", "requestId": "l1", "time": {"seconds": AT // 1000, "nanos": 0}}
 TRACKERS = {
     "amplitude": [
         amplitude("Recommendations Shown", list="l1", items=["a", "b"], algorithm="B", tags=["x"]),
@@ -142,6 +161,42 @@ TRACKERS = {
         row("imp", req="l1", arm="B", shown="a | b", created_at="2026-01-05 12:00:00"),
         row("clk", req="l1", item="b", created_at="2026-01-05 12:00:00.000"),
         row("order", req="l1", item="b", created_at="2026-01-05T12:00:00"),
+    ],
+    "columns of a warehouse": [
+        columns("RECS_SHOWN", ITEM_IDS="a,b", VARIANT="B"),
+        columns("ITEM_CLICKED", ITEM_ID="b"),
+        columns("ITEM_PURCHASED", ITEM_ID="b"),
+    ],
+    "numbers for ids": [
+        {"customerNumber": "ann", "listKey": "l1", "stamp": "2026-01-05T12:00:00Z"} | more
+        for more in (
+            {"event": "ListServed", "articleNumbers": ["a", "b"], "arm": "B"},
+            {"event": "ArticleSelected", "articleNumber": "b"},
+            {"event": "ArticleOrdered", "articleNumber": "b"},
+        )
+    ],
+    "a reader, and a list in a text": [
+        {"reader_id": "ann", "at": AT, "listid": "l1"} | more
+        for more in (
+            {"kind": "view", "list": "a|b", "bucket": "B"},
+            {"kind": "click", "article": "b"},
+            {"kind": "order", "article": "b"},
+        )
+    ],
+    "messages of a oneof": [
+        {"recommendResponse": {**OF_ANN, "results": SHOWN, "variant": "B"}},
+        {"feedback": {**OF_ANN, "itemId": "b", "feedbackType": "CLICK"}},
+        {"feedback": {**OF_ANN, "itemId": "b", "feedbackType": "PURCHASE"}},
+    ],
+    "events that are told by their key alone": [
+        {"slateShown": {**OF_ANN, "results": SHOWN, "variant": "B"}},
+        {"itemClicked": {**OF_ANN, "itemId": "b"}},
+        {"itemBought": {**OF_ANN, "itemId": "b"}},
+    ],
+    "CloudEvents of which the envelope says what and when": [
+        cloud("jobs.shown", items=["a", "b"], variant="B"),
+        cloud("job.clicked", itemId="b"),
+        cloud("job.purchased", itemId="b"),
     ],
 }
 
@@ -205,6 +260,26 @@ def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
             shown[event.position] = event.item_id
     assert shown == {1: "a", 2: "b"}
     assert feedback == [("click", "b"), ("purchase", "b")]
+
+
+def test_lists_without_an_id_get_one_of_their_user_and_time(tmp_path):
+    """Feedback names none then."""
+    lists = [{"session": user, "ts": AT, "type": "impressions", "aids": [1, 2]} for user in (7, 8)]
+    text, events = drafted([*lists, {"session": 7, "ts": AT, "aid": 2, "type": "clicks"}], tmp_path)
+    assert [one.request_id for one in events] == [f"7 {AT}", f"8 {AT}", None]
+    assert "# no id of lists was found" in text
+
+
+def test_what_is_done_with_a_shown_item_is_feedback_of_its_own_kind(tmp_path):
+    """What takes something back is none, and what is about no item that was shown."""
+    shown = app("recs.shown", request_id="l1", items=["a", "b"])
+    done = [
+        app(event, request_id="l1", item="b")
+        for event in ("rec.dislike", "ItemSaved", "video/progress", "item_removed", "unlike")
+    ]
+    text, events = drafted([shown, *done, app("ping", item="z"), app("page scrolled")], tmp_path)
+    assert [one.feedback for one in events[1:]] == ["dislike", "item_saved", "progress"]
+    assert "No rule takes item_removed, unlike, ping" in text
 
 
 @pytest.mark.parametrize("tracker", BY_VALUES)
@@ -406,7 +481,7 @@ def test_what_lists_share_is_not_their_id(tmp_path):
     _, events = drafted([*lists, *clicks], tmp_path)
     assert [event.request_id for event in events] == ["l0", "l1", "l2"] * 2
     values = [json.dumps(one | {"reco_id": None}).encode() for one in (*lists, *clicks)]
-    assert "request_id: request_id" in draft(values)
+    assert "to_string(usr.id), to_string(timestamp_unixtime_ms)" in draft(values)
     shown = [app("imp", adId=ad, visit_id=f"v{ad}", deal_id="c") for ad in ("a", "b")]
     shown[1]["usr"] = {"id": "bob"}
     _, events = drafted([*shown, shown[0] | {"event": "clk"}], tmp_path)
