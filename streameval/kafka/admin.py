@@ -26,8 +26,7 @@ from aiokafka.errors import (
 )
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.kafka.aiokafka_internals import listening
-from streameval.kafka.connection_errors import unreached_error
+from streameval.kafka.connection_errors import listening, unreached_error
 from streameval.kafka.records import value_of
 
 log = logging.getLogger(__name__)

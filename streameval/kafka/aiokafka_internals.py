@@ -32,12 +32,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka import client as _client_module
@@ -76,10 +74,7 @@ from aiokafka.record.legacy_records import LegacyRecordBatch
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import BrokerMetadata
 
-from streameval.kafka.connection_errors import TokenError, unreached_error
-
-if TYPE_CHECKING:
-    from streameval.base.errors import StreamevalError
+from streameval.kafka.connection_errors import TokenError, note_place
 
 __all__ = [
     "READ_UNCOMMITTED",
@@ -255,56 +250,6 @@ for _code, _name in _NAMES.items():
 
 # --- Connections --------------------------------------------------------------------------------
 
-_LOGGER = logging.getLogger("aiokafka")
-# The beginnings of its messages about a failed connection; other messages give no reason.
-_FAILED: Final = ("Unable connect to", "Unable to request metadata")
-
-
-class LastConnectionError(logging.Handler):
-    """The last `error` of a connection that aiokafka logged; None until it logs one."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.error: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep the error among the arguments of a record."""
-        if not str(record.msg).startswith(_FAILED):
-            return
-        for argument in record.args if isinstance(record.args, tuple) else ():
-            if isinstance(argument, BaseException):
-                self.error = argument
-
-    def told(self, servers: str) -> StreamevalError | None:
-        """Make the error whose line says what was heard of the configured `servers`; or None."""
-        if self.error is None:
-            return None
-        notes: list[str] = getattr(self.error, "__notes__", [])
-        return unreached_error(servers, self.error, *notes[:1])
-
-
-@contextmanager
-def listening() -> Iterator[LastConnectionError]:
-    """Listen to the log of aiokafka during the block."""
-    handler = LastConnectionError()
-    _LOGGER.addHandler(handler)
-    try:
-        yield handler
-    finally:
-        _LOGGER.removeHandler(handler)
-
-
-def _note_place(error: BaseException, host: str, port: int) -> None:
-    """Note at which address a connection failed.
-
-    aiokafka logs none that was given up before it failed, so those are handed over here.
-    """
-    error.add_note(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    if isinstance(error, asyncio.CancelledError):
-        for handler in _LOGGER.handlers:
-            if isinstance(handler, LastConnectionError):
-                handler.error = error
-
 
 _create_conn = _client_module.create_conn
 
@@ -316,7 +261,7 @@ async def _connect(host: str, port: int, **options: Any) -> Any:
     try:
         return await _create_conn(host, port, **options)
     except (Exception, asyncio.CancelledError) as error:
-        _note_place(error, host, port)
+        note_place(error, host, port)
         if type(error).__module__.startswith("gssapi."):  # no error of a connection to aiokafka
             raise TokenError(str(error)) from error
         raise

@@ -1,9 +1,15 @@
-"""Errors whose line says why Kafka cannot be reached, or takes no member, and what to do."""
+"""The reason why Kafka cannot be reached, in a line that says what to do.
+
+aiokafka logs the reason, and raises an error without it.
+"""
 
 from __future__ import annotations
 
+import logging
 import ssl
 from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from aiokafka.errors import (
@@ -22,6 +28,9 @@ from streameval.base.errors import RefusedError, StreamevalError, UnreachableErr
 
 # OpenSSL's codes for a certificate that names another host, or another address.
 _OTHER_HOST: Final = frozenset({62, 64})
+_LOGGER = logging.getLogger("aiokafka")
+# The beginnings of its messages about a failed connection; other messages give no reason.
+_FAILED: Final = ("Unable connect to", "Unable to request metadata")
 
 
 class TokenError(OSError):
@@ -33,6 +42,53 @@ REFUSALS: Final = (
     *(AuthenticationFailedError, ssl.SSLError, TokenError),
 )
 """Errors of a connection that say that nobody lets us in, and not that nobody is there."""
+
+
+class LastConnectionError(logging.Handler):
+    """The last `error` of a connection that aiokafka logged; None until it logs one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the error among the arguments of a record."""
+        if not str(record.msg).startswith(_FAILED):
+            return
+        for argument in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(argument, BaseException):
+                self.error = argument
+
+    def told(self, servers: str) -> StreamevalError | None:
+        """Make the error whose line says what was heard of the configured `servers`; or None."""
+        if self.error is None:
+            return None
+        # (Another aiokafka notes no address.)
+        notes: list[str] = getattr(self.error, "__notes__", [])
+        return unreached_error(servers, self.error, *notes[:1])
+
+
+@contextmanager
+def listening() -> Iterator[LastConnectionError]:
+    """Listen to the log of aiokafka during the block."""
+    handler = LastConnectionError()
+    _LOGGER.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        _LOGGER.removeHandler(handler)
+
+
+def note_place(error: BaseException, host: str, port: int) -> None:
+    """Note at which address a connection failed.
+
+    aiokafka logs none that was given up before it failed, so those are handed over here.
+    """
+    error.add_note(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if isinstance(error, CancelledError):
+        for handler in _LOGGER.handlers:
+            if isinstance(handler, LastConnectionError):
+                handler.error = error
 
 
 def refused_member(error: BaseException, group: str) -> RefusedError | None:

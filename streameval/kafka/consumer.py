@@ -42,8 +42,7 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
-from streameval.kafka.aiokafka_internals import listening
-from streameval.kafka.connection_errors import REFUSALS, refused_member
+from streameval.kafka.connection_errors import REFUSALS, listening, refused_member
 from streameval.kafka.dead_letters import DeadLetters
 from streameval.kafka.plain_source import stop
 from streameval.kafka.record_source import RecordSource, open_source

@@ -38,8 +38,9 @@ def client_arguments(settings: Settings) -> dict[str, Any]:
 
     Raises ConfigError for files that hold no certificates, `InputError` without Kerberos' package.
     """
-    with suppress(ImportError):  # another aiokafka: secrets stay what they are now
-        import streameval.kafka.aiokafka_internals  # noqa: F401  # it reads them anew
+    # It reads secrets anew for each connection, and notes addresses. Another aiokafka does neither.
+    with suppress(ImportError):
+        import streameval.kafka.aiokafka_internals  # noqa: F401
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.kafka,
         "security_protocol": settings.kafka_security_protocol,

@@ -14,8 +14,10 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from command_line import streameval
 
 from streameval.base.errors import RefusedError, UnreachableError
+from streameval.config.settings import Settings
 from streameval.kafka import admin
 from streameval.kafka.consumer import KafkaEventLog
+from streameval.kafka.security import client_arguments
 
 pytestmark = pytest.mark.servers
 TURNS = 300
@@ -130,7 +132,7 @@ def closed_port():
 def test_a_broker_with_an_address_of_another_network(other_port, why, caplog):
     """Kafka answers, and names itself by an address that leads nowhere from here."""
     with other_port() as advertised, servers.kafka(advertised_port=advertised) as kafka:
-        client = {"bootstrap_servers": kafka.address}
+        client = client_arguments(Settings(kafka=kafka.address))
         place = f"the broker at 127.0.0.1:{advertised}, as Kafka at {kafka.address} names it, {why}"
         with pytest.raises(UnreachableError, match=r"advertised\.listeners") as found:
             asyncio.run(admin.cluster(client))
