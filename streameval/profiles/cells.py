@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from streameval.base.durations import EPOCH, MS
 from streameval.base.errors import ConfigError
@@ -28,8 +29,7 @@ _PLAIN: Final = Take.model_validate({"from": "ts"})
 _LONGEST: Final = 30
 _IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?([eE][-+]?\d{1,3})?\Z", re.ASCII)
-_NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001  # of a zone that is added
-_ZONE: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
+_OFFSET: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
 _T, _HOUR, _SIGN = slice(10, 11), slice(11, 13), slice(-6, -5)
 _UTC: Final = " UTC"
 # A time as .NET's serializers wrote it: ms, and an offset that does not count.
@@ -156,14 +156,13 @@ def _position(lowest: int, add: int) -> Convert:
 def _time(take: Take) -> Convert:
     if take.unit in _PER_MS:
         return _numeric_time(take.unit)
-    epoch = None if take.zone is None else _NAIVE_EPOCH + _offset(take.zone)
+    zone = None if take.zone is None else _zone(take.zone)
     if take.unit not in {"rfc3339", "auto"}:
-        return _patterned_time(take.unit, epoch)
+        return _patterned_time(take.unit, zone)
+    return _auto_time(zone) if take.unit == "auto" else _rfc3339(zone)
 
-    return _auto_time(epoch) if take.unit == "auto" else _rfc3339(epoch)
 
-
-def _rfc3339(epoch: datetime | None) -> Convert:
+def _rfc3339(zone: tzinfo | None) -> Convert:
     """Return the function that also takes what databases write: 2026-01-05 12:00:00+00, or UTC."""
 
     def rfc3339(value: Any) -> Any:
@@ -176,15 +175,15 @@ def _rfc3339(epoch: datetime | None) -> Convert:
         written = value.partition("[")[0]  # Java names the zone after the offset, too
         written = f"{written[: -len(_UTC)]}+00:00" if written.endswith(_UTC) else written
         moment = _parse(written, datetime.fromisoformat, ": write its pattern as `unit`")
-        if moment.tzinfo is None and epoch is None:
+        if moment.tzinfo is None and zone is None:
             raise CellError(f'is "{value[:40]}", without an offset: write its `zone`, such as UTC')
-        return _ms(moment, epoch)
+        return _ms(moment, zone)
 
     return rfc3339
 
 
-def _auto_time(epoch: datetime | None) -> Convert:
-    rfc3339 = _rfc3339(epoch)
+def _auto_time(zone: tzinfo | None) -> Convert:
+    rfc3339 = _rfc3339(zone)
 
     def auto(value: Any) -> Any:
         if value.__class__ is str and value[4:5] == "-":
@@ -247,12 +246,12 @@ def _unit_of(value: Any) -> str:
     return ""
 
 
-def _patterned_time(pattern: str, epoch: datetime | None) -> Convert:
+def _patterned_time(pattern: str, zone: tzinfo | None) -> Convert:
     def patterned(value: Any) -> int:
         value = str(value) if value.__class__ is int else value
         if not isinstance(value, str):
             raise CellError(f"is {value_in_words(value)}, and a text like {pattern} is wanted")
-        return _ms(_parse(value, lambda one: datetime.strptime(one, pattern)), epoch)  # noqa: DTZ007  # the zone comes next
+        return _ms(_parse(value, lambda one: datetime.strptime(one, pattern)), zone)  # noqa: DTZ007  # the zone comes next
 
     return patterned
 
@@ -264,18 +263,32 @@ def _parse(value: str, parse: Callable[[str], datetime], cure: str = "") -> date
         raise CellError(f'is "{value[:40]}", which is no time of that form{cure}') from None
 
 
-def _ms(moment: datetime, epoch: datetime | None) -> int:
-    """Return ms since the epoch, which is `epoch` by the clock of a time without a zone."""
-    return (moment - (EPOCH if moment.tzinfo is not None or epoch is None else epoch)) // MS
+def _ms(moment: datetime, zone: tzinfo | None) -> int:
+    """Return ms since the epoch; `zone` is that of a time which names none.
+
+    Of an hour that clocks go through twice it is the first time.
+    """
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
+    return (moment - EPOCH) // MS
 
 
-def _offset(zone: str) -> timedelta:
-    if zone.upper() in {"UTC", "Z"}:
-        return timedelta()
-    if found := _ZONE.match(zone):
+def _zone(name: str) -> tzinfo:
+    """Return a zone of this name or offset. Raises ConfigError."""
+    if name.upper() in {"UTC", "Z"}:
+        return UTC
+    if found := _OFFSET.match(name):
         offset = timedelta(hours=int(found[2]), minutes=int(found[3]))
-        return -offset if found[1] == "-" else offset
-    raise ConfigError(f"zone {zone!r}: write UTC, or an offset such as +02:00")
+        return timezone(-offset if found[1] == "-" else offset)
+    if "/" not in name:  # CET is no word for summer
+        raise ConfigError(
+            f"zone {name!r}: write UTC, an offset such as +02:00, or a name such as Europe/Berlin"
+        )
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ConfigError(
+            f"zone {name!r}: this machine knows no such zone (pip install tzdata brings all)"
+        ) from None
 
 
 def value_in_words(value: Any) -> str:

@@ -50,7 +50,7 @@ class Take(_Model):
                     " %Y-%m-%d %H:%M:%S"
                 )
             if "%z" not in self.unit and self.zone is None:
-                raise ValueError("a pattern without %z needs a zone: UTC, or one like +02:00")
+                raise ValueError("a pattern without %z needs a zone: UTC, +02:00 or Europe/Berlin")
         return self
 
 

@@ -961,7 +961,11 @@ def test_a_native_profile_is_the_native_decoder():
         ),
         (
             "rules: [{feedback: {ts: {from: t, zone: CET}, user_id: u, item_id: i, kind: k}}]",
-            "zone 'CET': write UTC, or an offset such as +02:00",
+            "zone 'CET': write UTC, an offset such as +02:00, or a name such as Europe/Berlin",
+        ),
+        (
+            "rules: [{feedback: {ts: {from: t, zone: A/B}, user_id: u, item_id: i, kind: k}}]",
+            "zone 'A/B': this machine knows no such zone (pip install tzdata brings all)",
         ),
         ("rules: [{whn: {a: 1}}]", "line 1: rules.0.whn: no such key; did you mean when?"),
         ("native: perhaps", "line 1: native: write true or false, not 'perhaps'"),
@@ -1199,6 +1203,21 @@ def test_patterns_of_times_have_a_zone():
         [json.dumps(CLICK | {"ts": "05.01.2026 14:00:00.123"}).encode()]
     )[0]
     assert event.ts == MS == datetime(2026, 1, 5, 12, 0, 0, 123_000, UTC).timestamp() * 1000
+
+
+@pytest.mark.parametrize(
+    ("written", "ms"),
+    [
+        ("2026-01-05 13:00:00", 1_767_614_400_000),
+        ("2026-07-05 14:00:00", 1_783_252_800_000),
+        ("2026-10-25 02:30:00", 1_792_888_200_000),  # twice, and this is the first time
+    ],
+)
+@pytest.mark.parametrize("unit", ["rfc3339", "auto", "%Y-%m-%d %H:%M:%S"])
+def test_times_of_a_zone_with_summer_time(written, ms, unit):
+    read = decoder(with_fields(ts={"from": "ts", "zone": "Europe/Berlin", "unit": unit}))
+    ((event,), rejected) = read.decode_batch([json.dumps(CLICK | {"ts": written}).encode()])
+    assert (event.ts, rejected) == (ms, [])
 
 
 # ------------------------------------------------------------------------------------- figures
