@@ -32,12 +32,14 @@ from streameval.profiles.message_fields import (
     leaves_of,
     lists_of_items,
     name_of,
+    names_of_lists,
     own_ids,
     paths_of,
     read_json,
     taken_of_list,
     users_told_by_paths,
     values_at,
+    values_in_lists,
 )
 from streameval.profiles.message_times import lacks_zone, pattern_of
 from streameval.profiles.typed_json import without_types
@@ -294,18 +296,23 @@ def _acts(
 
     Others that are about an item that was shown are feedback of their own kind.
     """
-    acts: dict[str, str] = {}
+    acts = {
+        said: act_of(said if said in tags else group[0].get(kind or ""))
+        for said, group in groups.items()
+    }
+    several = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
+    for said in several:  # "suggestions" shows its suggestions
+        is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
+        if said in tags or (is_list and "shown" not in acts.values()):
+            acts[said] = acts[said] or "shown"
     shown: set[str] = set()
-    for said, group in groups.items():
-        acts[said] = act_of(said if said in tags else group[0].get(kind or ""))
-        if said in tags and not acts[said] and lists_of_items(examples_of(group)):
-            acts[said] = "shown"
-        if acts[said] == "shown":
-            shown.update(*(ids_in(value) for leaves in group for value in leaves.values()))
-    for said, group in groups.items():
-        fields = examples_of(group)
+    for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
+        for leaves in groups[said]:
+            shown.update(*map(ids_in, leaves.values()), map(str, values_in_lists(leaves)))
+    for said in [said for said, act in acts.items() if not act and said not in several]:
+        fields = examples_of(groups[said])
         item, *_ = (*paths_of("item_id", fields), "")
-        if not acts[said] and {str(one) for one, _ in values_at(item, group)} & shown:
+        if {str(one) for one, _ in values_at(item, groups[said])} & shown:
             acts[said] = kind_of(str(fields.get(kind or "", said)))
     return acts
 

@@ -17,23 +17,27 @@ from streameval.profiles.message_times import (
     may_be_either,
 )
 
-# Names of fields, the likeliest first, without what is no letter.
+# Names of fields, the likeliest first, without what is no letter. The last ones are German,
+# Spanish, French, Italian and Portuguese.
 _WORDS: Final = {
-    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t",
+    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t"
+    " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
-    " anonymousid cookieid sessionid session u",
+    " anonymousid cookieid sessionid session actor cookie u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
-    " track book recipe hotel course game aid id",
+    " track book recipe hotel course game ad aid object produkt artikel producto articulo produit"
+    " prodotto articolo produto artigo id",
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
     " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
-    " feedback feedbacktype activity activitytype kind type name",
+    " feedback feedbacktype activity activitytype kind type evt verb logtype ereignis"
+    " aktion evento accion evenement azione acao name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads docs shown list",
-    "position": "position pos rank index",
+    " recommendeditems recs hits impressions ads docs shown list ids",
+    "position": "position pos rank index slot",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",
 }
@@ -43,12 +47,13 @@ _LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
     "": r"\b(remove|cancel|refund|un[a-z])",
-    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete)",
-    "cart": r"(\b|\baddto)(cart|basket)",
+    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete"
+    r"|gekauft|bestell|compra|achat|acquist)",
+    "cart": r"(\b|\baddto)(cart|basket)|\b(warenkorb|carrito|panier|carrello|carrinho)",
     "like": r"\b(like|favou?rite)",
-    "click": r"\b(click|clk|tap|select|interact)",
-    "shown": r"\b(imps?\b|impression|show|display|serve[ds]?\b|seen\b|expos|recommend|search"
-    r"|lists?\b|responses?\b)",
+    "click": r"\b(clic|clk|tap|select|interact|klick|geklickt)",
+    "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|recommend|search"
+    r"|lists?\b|responses?\b|anzeige|angezeigt|impres|mostrad|affich|exibi)",
     "play": r"\b(play|watch|listen)",
     "view": r"\b(view|visit|read\b)",
 }
@@ -68,12 +73,13 @@ _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
 # Other words for an id, at the end of a name.
 _SAME_AS_ID: Final = re.compile(r"(?<=.)([ug]uid|number|(?<!na)no|nr|code|key|ref)(?=s?\Z)")
 # The end of the name of an id, whatever it is of, and what is no item and no list.
-_ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z")
+_ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
 _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
 # What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
 _WHO: Final = re.compile(
     r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person"
-    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient",
+    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
+    r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
     re.IGNORECASE,
 )
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
@@ -110,19 +116,26 @@ def ids_told_by_values(
     paths with as many values none is taken.
     """
     acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
-    lists = [leaves for act, leaves in acts if act == "" and lists_of_items(leaves)]
+    lists = [leaves for act, leaves in acts if act in {"", "view"} and has_several([leaves])]
     shown = [leaves for act, leaves in acts if act == "shown"] or lists
-    feedback = [leaves for act, leaves in acts if act not in {"", "shown"}]
-    listed = {each for leaves in shown for value in leaves.values() for each in _listed(value)}
+    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
+    is_shown = {*map(id, shown)}
+    feedback = [
+        leaves
+        for act, leaves in acts
+        if id(leaves) not in is_shown and (act or not listed.isdisjoint(_scalars(leaves)))
+    ]
     fields, told = examples_of(feedback), {}
     items, requests, alike = {}, {}, set[str]()
     names = {name_of(item_of(inner)) for inner in map(_inner, shown)}
     named = paths_of("item_id", fields)[:1]
     if [name_of(path) for path in named] == ["id"] and not values_at(named[0], feedback) & listed:
         named = []  # the id of the event itself
+    plurals = {name for leaves in shown for name in names_of_lists(leaves)}
     for path in fields.keys() - {*users, *named}:
         here, before = values_at(path, feedback), values_at(path, shown)
-        if not _ID.search(name_of(path)) or _OTHER.search(name_of(path)):
+        is_id = _ID.search(name_of(path)) or f"{name_of(path)}s" in plurals
+        if not is_id or _OTHER.search(name_of(path)):
             continue
         if here & (listed or before):
             items[path] = here | before
@@ -168,11 +181,17 @@ def _inner(leaves: dict[str, Any]) -> dict[str, Any]:
     return dict(leaves_of(first, "")) if isinstance(first, dict) else {}
 
 
-def _listed(value: Any) -> Iterator[tuple[Any, None]]:
-    """Yield what stands in a list, and in its objects."""
-    for one in value if isinstance(value, list) else ():
-        below = dict(leaves_of(one, "")).values() if isinstance(one, dict) else [one]
-        yield from ((each, None) for each in below if isinstance(each, str | int))
+def _scalars(leaves: dict[str, Any]) -> Iterator[tuple[Any, None]]:
+    """Yield the values of a message that may be ids."""
+    yield from ((one, None) for one in leaves.values() if isinstance(one, str | int))
+
+
+def values_in_lists(leaves: dict[str, Any]) -> Iterator[Any]:
+    """Yield what stands in the lists of a message, and in their objects."""
+    for value in leaves.values():
+        for one in value if isinstance(value, list) else ():
+            below = dict(leaves_of(one, "")).values() if isinstance(one, dict) else [one]
+            yield from (each for each in below if isinstance(each, str | int))
 
 
 def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
@@ -349,6 +368,11 @@ def has_several(group: Sequence[dict[str, Any]]) -> bool:
     found = [value for leaves in group for value in leaves.values() if isinstance(value, list)]
     in_text = any(path not in group[0] for path, _ in lists_of_items(group[0]))
     return in_text or any(len(value) > 1 for value in found)
+
+
+def names_of_lists(leaves: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of the lists in a message."""
+    yield from (name_of(path) for path, value in leaves.items() if isinstance(value, list))
 
 
 def own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
