@@ -442,9 +442,22 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
         return
+    if path and len(value) > 1 and all(map(str.isdecimal, value)):
+        yield _numbered(value, path)
+        return
     for name, inner in value.items():
         step = name if _PLAIN_NAME.match(name) else json.dumps(name)
         yield from leaves_of(inner, f"{path}.{step}" if path else step)
+
+
+def _numbered(value: dict[str, Any], path: str) -> tuple[str, list[Any]]:
+    """Return the list in an object whose names are numbers: places, as PHP writes lists, or ids."""
+    places = [int(name) for name in value]
+    if places in ([*range(len(places))], [*range(1, len(places) + 1)]) or isinstance(
+        next(iter(value.values())), dict
+    ):
+        return f"not_null({path}.*, {path})", [*value.values()]  # in order it is a list
+    return f"keys({path})", [*value]
 
 
 def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | None) -> list[str]:

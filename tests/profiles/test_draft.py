@@ -317,6 +317,24 @@ def test_a_draft_maps_the_messages_that_it_was_made_of(tracker, tmp_path):
     assert feedback == [("click", "b"), ("purchase", "b")]
 
 
+NUMBERED = {
+    "by place": ({"1": "a", "2": "b"}, ["a", "b"]),
+    "by place, with a hole": ({"0": {"id": "a"}, "2": {"id": "b"}}, [{"id": "a"}, {"id": "b"}]),
+    "by the ids of its items": ({"12": 0.5, "7": 0.25}, None),
+}
+
+
+@pytest.mark.parametrize("case", NUMBERED)
+def test_an_object_with_numbers_for_names_is_a_list(case, tmp_path):
+    """As PHP writes a list with holes; in order it is one in JSON, too."""
+    numbered, listed = NUMBERED[case]
+    lists = [app("shown", list_id=f"l{n}", recs={"items": numbered}) for n in range(3)]
+    lists += [app("shown", list_id="l4", recs={"items": listed})] if listed else []
+    _, events = drafted([*lists, app("click", list_id="l0", item_id="b")], tmp_path)
+    shown = ("12", "7") if "ids" in case else ("a", "b")
+    assert [one.items for one in events[:-1]] == [shown] * len(lists)
+
+
 def test_lists_without_an_id_get_one_of_their_user_and_time(tmp_path):
     """Feedback names none then."""
     lists = [{"session": user, "ts": AT, "type": "impressions", "aids": [1, 2]} for user in (7, 8)]
