@@ -26,7 +26,7 @@ from aiokafka.errors import (
 )
 
 from streameval.base.errors import RefusedError, StreamevalError, UnreachableError
-from streameval.kafka.connection_errors import listening, unreached_error
+from streameval.kafka.connection_errors import listening
 from streameval.kafka.records import value_of
 
 log = logging.getLogger(__name__)
@@ -293,7 +293,8 @@ def our_errors(client: Client) -> Iterator[None]:
         try:
             yield
         except (TimeoutError, KafkaConnectionError, KafkaTimeoutError, OSError) as error:
-            raise heard.told(servers) or unreached_error(servers, error) from error
+            silent = UnreachableError(f"{where} does not answer ({error}): is it running?")
+            raise heard.told(servers) or silent from error
         except KafkaError as error:
             if isinstance(error, NodeNotReadyError) and (told := heard.told(servers)):
                 raise told from error

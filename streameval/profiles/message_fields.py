@@ -84,6 +84,7 @@ _WHO: Final = re.compile(
 )
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
 _IDENTITIES: Final = re.compile(r"identit|(user|customer|external)_?ids\b", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -442,7 +443,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
         return
-    if path and len(value) > 1 and all(map(str.isdecimal, value)):
+    if path and len(value) > 1 and all(map(_NUMBER.match, value)):
         yield _numbered(value, path)
         return
     for name, inner in value.items():
