@@ -39,7 +39,9 @@ TIMESTAMP_AHEAD: Final = "message.timestamp.after.max.ms"
 CLEANUP_POLICY: Final = "cleanup.policy"
 # A consumer that has just started fetches nothing for a while.
 SAMPLE_SECONDS: Final = 5.0
-COORDINATOR_SECONDS: Final = 0.5
+# Kafka makes the topic of groups when the first one comes.
+GROUP_SECONDS: Final = 5.0
+PAUSE_SECONDS: Final = 0.5
 FETCH_MS: Final = 500
 REQUEST_MS: Final = 10_000
 
@@ -122,19 +124,16 @@ async def topic_settings(client: Client, topic: str) -> dict[str, str]:
 
 
 async def missing_coordinator(client: Client, group: str) -> str:
-    """Return why no broker coordinates a group; "" where one does.
-
-    Kafka makes the topic of groups when the first one comes, which takes it a moment.
-    """
+    """Return why no broker coordinates a group for some seconds; "" where one does."""
     said = ""
-    give_up = time.monotonic() + SAMPLE_SECONDS
+    give_up = time.monotonic() + GROUP_SECONDS
     async with _admin(client) as admin:
         while time.monotonic() < give_up:
             try:
                 await admin.find_coordinator(group)
             except GroupCoordinatorNotAvailableError as error:
                 said = repr(error)
-                await asyncio.sleep(COORDINATOR_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
             else:
                 return ""
     return said

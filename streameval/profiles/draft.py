@@ -432,7 +432,7 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
         listed = in_yaml(of.listed)
         slate = slate.replace(f"items: {listed}", f"items: {{each: {listed}, item_id: {item}}}")
     usual = act if act not in {"", "shown"} else "click"
-    each = {path: f"{{const: {act_of(said) or usual}}}" for said, path in of.each.items()}
+    each = {path: f"{{const: {in_yaml(act_of(said) or usual)}}}" for said, path in of.each.items()}
     return _with_feedback(slate, rest, each, item)
 
 
@@ -468,7 +468,7 @@ def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str
 
 def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") -> str:
     """Return a rule for feedback on one item, or on each of a list."""
-    lists, source = all_lists(fields), f"{{const: {kind}}}{remark}"
+    lists, source = all_lists(fields), f"{{const: {in_yaml(kind)}}}{remark}"
     # Many things have an `id`: an order, a session.
     if not lists or any(name_of(path) != "id" for path in paths_of("item_id", fields)):
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)

@@ -65,7 +65,7 @@ _UNIT: Final = re.compile(
     r"(?<=.)(ms|millis|micros|us|ns|nanos?|seconds|secs?|utc|epoch|unix(time)?|iso)+\Z"
 )
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
-_AT: Final = re.compile(r"(?<=[a-z\d])((?i:_(ts|at|dt))|Ts|At|Dt|TS)\Z|(?<=[A-Z])_(TS|AT|DT)\Z")
+_AT: Final = re.compile(r"(?i:(?<=[a-z\d])_(ts|at|dt)\Z)|(?<=[a-z\d])(Ts|At|Dt|TS)\Z")
 # How long an id is that no other value is by chance.
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.

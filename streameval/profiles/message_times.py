@@ -23,7 +23,7 @@ _PATTERNS: Final = (
     "%a %b %d %H:%M:%S UTC %Y",
 )
 _SHORTEST: Final = 14
-_CLOCK: Final = re.compile(r"\d\d:\d\d")
+_TIME_OF_DAY: Final = re.compile(r"\d\d:\d\d")
 
 
 def is_time(value: Any) -> bool:
@@ -40,7 +40,7 @@ def is_written_time(value: Any) -> bool:
     if not isinstance(value, str) or len(value) < _SHORTEST:
         return False
     try:
-        return bool(_CLOCK.search(value)) and bool(datetime.fromisoformat(value))
+        return bool(_TIME_OF_DAY.search(value)) and bool(datetime.fromisoformat(value))
     except ValueError:
         return pattern_of(value) is not None
 

@@ -348,10 +348,10 @@ def test_what_is_done_with_a_shown_item_is_feedback_of_its_own_kind(tmp_path):
     shown = app("recs.shown", request_id="l1", items=["a", "b"])
     done = [
         app(event, request_id="l1", item="b")
-        for event in ("rec.dislike", "ItemSaved", "video/progress", "item_removed", "unlike")
+        for event in ("rec.dislike", "ItemSaved", "video/progress", "item_removed", "unlike", "No")
     ]
     text, events = drafted([shown, *done, app("ping", item="z"), app("page scrolled")], tmp_path)
-    assert [one.feedback for one in events[1:]] == ["dislike", "item_saved", "progress"]
+    assert [one.feedback for one in events[1:]] == ["dislike", "item_saved", "progress", "no"]
     assert "No rule takes item_removed, unlike, ping" in text
 
 
