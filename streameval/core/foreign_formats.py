@@ -30,11 +30,15 @@ class Foreign(NamedTuple):
 
 
 class Format(NamedTuple):
-    """A format, the fields that identify it, and the values that some of them have."""
+    """A format, the fields that identify it, and the values that some of them have.
+
+    `part`: a field that each message of a batch has, where the format is of batches.
+    """
 
     format: Foreign
     fields: frozenset[str]
     values: Mapping[str, str]
+    part: str = ""
 
 
 def _other(name: str, *fields: str, **values: str) -> Format:
@@ -43,6 +47,10 @@ def _other(name: str, *fields: str, **values: str) -> Format:
 
 def _mapped(profile: str, name: str, *fields: str, **values: str) -> Format:
     return Format(_by_profile(profile, name), frozenset((*fields, *values)), values)
+
+
+def _batch(profile: str, name: str, *fields: str, part: str) -> Format:
+    return Format(_by_profile(profile, name), frozenset(fields), {}, part)
 
 
 def _around(field: str, name: str, *fields: str) -> Format:
@@ -57,6 +65,7 @@ def _by_profile(profile: str, name: str) -> Foreign:
 
 _DOCS: Final = "convert it to the format of docs/events.md"
 _GA4: Final = "Google Analytics 4"
+_PROTOCOL: Final = f"{_GA4} (Measurement Protocol)"
 
 FORMATS: Final = (
     _mapped("segment", "Segment or RudderStack", "messageId", "anonymousId"),
@@ -64,8 +73,8 @@ FORMATS: Final = (
     _mapped("snowplow", "Snowplow", "collector_tstamp", "event_id"),
     _mapped("snowplow", "Snowplow", "derived_tstamp", "event_id"),
     _mapped("snowplow", "Snowplow (tracker payload)", "schema", "data"),
-    _mapped("ga4_measurement", f"{_GA4} (Measurement Protocol)", "client_id", "events"),
-    _mapped("ga4_measurement", f"{_GA4} (Measurement Protocol)", "app_instance_id", "events"),
+    _batch("ga4_measurement", _PROTOCOL, "client_id", "events", part="name"),
+    _batch("ga4_measurement", _PROTOCOL, "app_instance_id", "events", part="name"),
     _mapped("ga4_export", _GA4, "event_name", "user_pseudo_id"),
     _mapped("ga4_export", _GA4, "event_name", "event_params"),
     _other("Google Retail API", "eventType", "visitorId"),
@@ -173,16 +182,19 @@ def format_of(value: bytes | None, fields: object = None) -> Foreign | None:
     kind = fields.get("type")
     if _MARKS.isdisjoint(fields) or (isinstance(kind, str) and kind in OURS):
         return None
-    if found := _known(fields, FORMATS):
-        return found
     parts = next((held for field in _BATCHES if isinstance(held := fields.get(field), list)), None)
-    return _known(parts[0], _PARTS) if parts and isinstance(parts[0], Mapping) else None
+    part = parts[0] if parts and isinstance(parts[0], Mapping) else {}
+    return _known(fields, FORMATS, part) or _known(part, _PARTS, {})
 
 
-def _known(fields: Mapping[Any, Any], formats: Iterable[Format]) -> Foreign | None:
+def _known(
+    fields: Mapping[Any, Any], formats: Iterable[Format], part: Mapping[Any, Any]
+) -> Foreign | None:
     for known in formats:
-        if known.fields <= fields.keys() and all(
-            fields[name] == wanted for name, wanted in known.values.items()
+        if (
+            known.fields <= fields.keys()
+            and all(fields[name] == wanted for name, wanted in known.values.items())
+            and (not known.part or known.part in part)
         ):
             return known.format
     return None

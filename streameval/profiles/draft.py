@@ -25,7 +25,6 @@ from streameval.profiles.message_fields import (
     flags_of,
     has_several,
     ids_in,
-    ids_told_by_values,
     item_of,
     kind_of,
     kind_path,
@@ -36,12 +35,13 @@ from streameval.profiles.message_fields import (
     own_ids,
     paths_of,
     read_json,
+    shown_by_views,
     taken_of_list,
-    users_told_by_paths,
     values_at,
     values_in_lists,
 )
 from streameval.profiles.message_times import lacks_zone, pattern_of
+from streameval.profiles.told_by_values import ids_told_by_values, users_told
 from streameval.profiles.typed_json import without_types
 
 # What may need no quotes in YAML.
@@ -51,6 +51,8 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 # The field at the beginning of a path that goes on below it.
 _OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
+# The name of a time that is of an event, not of an item.
+_OF_EVENTS: Final = re.compile(r"event|occur|\A(ts|time|timestamp)\Z")
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
 _ALL: Final = 5
@@ -199,7 +201,9 @@ def draft(values: Sequence[bytes]) -> str:
 
 def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
     """Return the path of several events in one message, "" without one, and the fields of each."""
-    for path, listed in () if _tells(whole) else examples_of(whole).items():
+    fields = examples_of(whole)
+    tells, times = _tells(whole), paths_of("ts", fields)
+    for path, listed in () if tells and times else fields.items():
         first = dict(leaves_of(listed[0], "")) if isinstance(listed, list) and listed else {}
         parts = [
             dict(leaves_of(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
@@ -207,18 +211,23 @@ def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequen
             if isinstance(leaves.get(path), list)
             for part in leaves[path]
         ]
-        if paths_of("ts", first) and paths_of("kind", first):
-            if _tells(parts):
+        each = paths_of("ts", first)
+        if tells:  # what is missing is the time
+            if any(_OF_EVENTS.search(name_of(one)) for one in each):
+                return path, parts
+        elif (each or times) and kind_path(parts):
+            if _tells(parts, most=not (each and paths_of("kind", first))):
                 return f"{path}[]" if depth else path, parts
         elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
             return f"{path}[].{inner[0]}", inner[1]
     return "", whole
 
 
-def _tells(read: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether a message has a name that says what somebody did."""
+def _tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
+    """Tell whether a message has a name that says what somebody did, or whether most have one."""
     kind = kind_path(read)
-    return kind is not None and any(act_of(leaves.get(kind)) for leaves in read)
+    count = sum(bool(act_of(leaves.get(kind or ""))) for leaves in read)
+    return 2 * count > len(read) if most else count > 0
 
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -228,7 +237,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     groups, several = _groups(read, kind, tags)
     read = [leaves for group in groups.values() for leaves in group]
     fields = examples_of(read)
-    users = users_told_by_paths(fields)
+    users = users_told(read)
     told = ids_told_by_values(read, kind, [*paths_of("user_id", fields), *users]) | users
     groups = {
         said: [{told.get(path, path): value for path, value in one.items()} for one in group]
@@ -263,7 +272,8 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
         said = first if has_list and not rules and first not in {"", "null"} else '"..."'
-        rules.append(_slate(f"when: {{{event}: {said}}}  # the event that shows a list", fields))
+        when = f"when: {{{event}: {said}}}  # the event that shows a list"
+        rules.append(_slate(when, fields, _made_id(fields)))
     if not any("feedback:" in rule for rule in rules):
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
         when = f"when: {{{event}: click}}  # the event of a click"
@@ -273,12 +283,13 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
 
 
 def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> list[str]:
-    """Return the name of the one object in each message without a kind, else "".
+    """Return what tells the kind of each message without one, as an expression; else "".
 
-    Such a name tells the kind, as in a `oneof` of Protobuf, where no other message has it too.
+    It is the name of the message's one object, as in a `oneof` of Protobuf, where no other message
+    has it too. Or it is the value of a field in which these differ from the others, as a table.
     """
-    held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
     lacks = [leaves.get(kind or "") is None for leaves in read]
+    held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
     others = {
         name for names, without in zip(held, lacks, strict=True) if not without for name in names
     }
@@ -286,7 +297,19 @@ def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> list[str]:
         "".join(names - others) if without and len(names) == 1 else ""
         for names, without in zip(held, lacks, strict=True)
     ]
-    return tags if kind is not None or len({*tags}) > 1 else []
+    if any(tags) and (kind is not None or len({*tags}) > 1):
+        return tags
+    rest = [leaves for leaves, without in zip(read, lacks, strict=True) if without]
+    kinds = [leaves for leaves, without in zip(read, lacks, strict=True) if not without]
+    for path in examples_of(rest) if kinds else ():
+        values = {str(leaves.get(path)) for leaves in rest}
+        elsewhere = {str(leaves.get(path)) for leaves in kinds}
+        if not values & elsewhere and all(act_of(one) and "'" not in one for one in values):
+            return [
+                f"{path} == '{leaves[path]}'" if without else ""
+                for leaves, without in zip(read, lacks, strict=True)
+            ]
+    return []
 
 
 def _acts(
@@ -305,6 +328,8 @@ def _acts(
         is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
         if said in tags or (is_list and "shown" not in acts.values()):
             acts[said] = acts[said] or "shown"
+    if not several and (view := shown_by_views({said: len(groups[said]) for said in acts})):
+        acts[view] = "shown"
     shown: set[str] = set()
     for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
         for leaves in groups[said]:
@@ -409,7 +434,8 @@ def _impression(when: str, group: Sequence[dict[str, Any]]) -> str:
     """Return a rule for one item that was shown."""
     fields = examples_of(group)
     more = {"item_id": _best("item_id", fields)} | _variant(fields)
-    for place in paths_of("position", fields)[:1]:
+    places = sorted(paths_of("position", fields), key=lambda path: -len(values_at(path, group)))
+    for place in places[:1]:  # the one that differs most: a place in a row, not the row
         base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
         more["position"] = f"{{from: {in_yaml(place)}, base: {base}}}"
     return _event(when, "impression", fields, **more)

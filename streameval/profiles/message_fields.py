@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,7 +24,7 @@ _WORDS: Final = {
     " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
-    " anonymousid cookieid sessionid session actor cookie u",
+    " anonymousid cookieid sessionid session actor cookie sub u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
@@ -33,8 +33,8 @@ _WORDS: Final = {
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
     " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
-    " feedback feedbacktype activity activitytype kind type evt verb logtype ereignis"
-    " aktion evento accion evenement azione acao name",
+    " feedback feedbacktype activity activitytype behavior behaviortype behaviour kind type evt"
+    " verb logtype ereignis aktion evento accion evenement azione acao name",
     "items": "items products itemids productids results recommendations"
     " recommendeditems recs hits impressions ads docs shown list ids",
     "position": "position pos rank index slot",
@@ -50,12 +50,15 @@ _ACTS: Final = {
     "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete"
     r"|gekauft|bestell|compra|achat|acquist)",
     "cart": r"(\b|\baddto)(cart|basket)|\b(warenkorb|carrito|panier|carrello|carrinho)",
-    "like": r"\b(like|favou?rite)",
+    "like": r"\b(like|fav(s|ou?rite)?)",
     "click": r"\b(clic|clk|tap|select|interact|klick|geklickt)",
-    "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|recommend|search"
-    r"|lists?\b|responses?\b|anzeige|angezeigt|impres|mostrad|affich|exibi)",
+    "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|visib|anzeige"
+    r"|angezeigt|impres|mostrad|affich|exibi)"
+    # What may also be saved or hidden.
+    r"|\A(?!.*\b(sav|shar|dismiss|hid|add|rat(e|ed|ing)\b|appl(y|ied)|skip|accept|reject|open"
+    r"|comment|feedback|report|follow|download)).*\b(recommend|search|lists?\b|responses?\b)",
     "play": r"\b(play|watch|listen)",
-    "view": r"\b(view|visit|read\b)",
+    "view": r"\b(view|visit|read\b|pv\b)",
 }
 _KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
 # What stands before the last name of a path, also within a function.
@@ -70,18 +73,12 @@ _AT: Final = re.compile(r"(?i:(?<=[a-z\d])_(ts|at|dt)\Z)|(?<=[a-z\d])(Ts|At|Dt|T
 _ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
 _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
+# So many messages do not have the same by chance.
+ENOUGH: Final = 5
+# So many kinds of messages are few; of more messages, this share of them is.
+_FEW: Final = 10
 # Other words for an id, at the end of a name.
 _SAME_AS_ID: Final = re.compile(r"(?<=.)([ug]uid|number|(?<!na)no|nr|code|key|ref)(?=s?\Z)")
-# The end of the name of an id, whatever it is of, and what is no item and no list.
-_ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
-_OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
-# What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
-_WHO: Final = re.compile(
-    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person"
-    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
-    r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
-    re.IGNORECASE,
-)
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
 _IDENTITIES: Final = re.compile(r"identit|(user|customer|external)_?ids\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
@@ -108,104 +105,40 @@ class Told(str):
         return self.of(path, self.word)
 
 
-def ids_told_by_values(
-    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
-) -> dict[str, Told]:
-    """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
-
-    There are more items than lists. A list has one user, and no two whole lists have one id. Of two
-    paths with as many values none is taken.
-    """
-    acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
-    lists = [leaves for act, leaves in acts if act in {"", "view"} and has_several([leaves])]
-    shown = [leaves for act, leaves in acts if act == "shown"] or lists
-    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
-    is_shown = {*map(id, shown)}
-    feedback = [
-        leaves
-        for act, leaves in acts
-        if id(leaves) not in is_shown and (act or not listed.isdisjoint(_scalars(leaves)))
-    ]
-    fields, told = examples_of(feedback), {}
-    items, requests, alike = {}, {}, set[str]()
-    names = {name_of(item_of(inner)) for inner in map(_inner, shown)}
-    named = paths_of("item_id", fields)[:1]
-    if [name_of(path) for path in named] == ["id"] and not values_at(named[0], feedback) & listed:
-        named = []  # the id of the event itself
-    plurals = {name for leaves in shown for name in names_of_lists(leaves)}
-    for path in fields.keys() - {*users, *named}:
-        here, before = values_at(path, feedback), values_at(path, shown)
-        is_id = _ID.search(name_of(path)) or f"{name_of(path)}s" in plurals
-        if not is_id or _OTHER.search(name_of(path)):
-            continue
-        if here & (listed or before):
-            items[path] = here | before
-            alike |= {path} if name_of(path) in names else set()
-        of_one_user = len(values_at(path, read, users)) == len(values_at(path, read))
-        if here & before and of_one_user and (len(before) == len(shown) or not listed):
-            requests[path] = here | before
-    if not named and not lists_of_items(fields):
-        items = {path: items[path] for path in alike} or items
-        told = {path: Told.of(path, "itemid") for path in _most(items)}
-    if not paths_of("request_id", examples_of(shown)):
-        requests = {path: known for path, known in requests.items() if path not in told}
-        told |= {path: Told.of(path, "requestid") for path in _most(requests)}
-    return told
-
-
-def users_told_by_paths(fields: dict[str, Any]) -> dict[str, Told]:
-    """Find the id of a user whose own name tells nothing, by what it stands in."""
-    if paths_of("user_id", fields):
-        return {}
-    found = [
-        path
-        for path, value in fields.items()
-        if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
-    ]
-    best = min(found, key=lambda path: not _ID.search(name_of(path)), default="")
-    same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
-    return {path: Told.of(path, "userid") for path in found if path in same}
-
-
 def values_at(
-    path: str, group: Sequence[dict[str, Any]], users: Sequence[str] = ()
+    path: str, group: Sequence[dict[str, Any]], others: Sequence[str] = ()
 ) -> set[tuple[Any, ...]]:
-    """Return the values at a path, each with its user, if `users` are paths of one."""
-    rows = ([leaves.get(name) for name in (path, *users)] for leaves in group)
+    """Return the values at a path, each with the first one at the paths `others`, if any."""
+    rows = ([leaves.get(name) for name in (path, *others)] for leaves in group)
     rows = ([one if isinstance(one, str | int) else None for one in row] for row in rows)
-    return {(value, next(filter(None, user), None)) for value, *user in rows if value is not None}
-
-
-def _inner(leaves: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of the first object in the likeliest list of items."""
-    first = next((first for _, first in lists_of_items(leaves)), None)
-    return dict(leaves_of(first, "")) if isinstance(first, dict) else {}
-
-
-def _scalars(leaves: dict[str, Any]) -> Iterator[tuple[Any, None]]:
-    """Yield the values of a message that may be ids."""
-    yield from ((one, None) for one in leaves.values() if isinstance(one, str | int))
+    return {(value, next(filter(None, rest), None)) for value, *rest in rows if value is not None}
 
 
 def values_in_lists(leaves: dict[str, Any]) -> Iterator[Any]:
-    """Yield what stands in the lists of a message, and in their objects."""
+    """Yield what stands in the lists of a message, also in those of a text, and their objects."""
     for value in leaves.values():
-        for one in value if isinstance(value, list) else ():
+        listed = isinstance(value, list) or (isinstance(value, str) and _IDS.fullmatch(value))
+        for one in parted(value)[1] if listed else ():
             below = dict(leaves_of(one, "")).values() if isinstance(one, dict) else [one]
             yield from (each for each in below if isinstance(each, str | int))
-
-
-def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
-    """Return the path with the most values, if there is one."""
-    most = max(map(len, ids.values()), default=0)
-    found = [path for path, values in ids.items() if len(values) == most]
-    return found if len(found) == 1 else []
 
 
 def act_of(name: Any) -> str:
     """Return what the name of an event says: a kind of feedback, "shown", or "" for neither."""
     said = _words_of(name)
     return next((act for act, known in _ACTS.items() if re.search(known, said)), "")
+
+
+def shown_by_views(counts: Mapping[str, int]) -> str | None:
+    """Return the kind of views that shows items where nothing else does, as those of banners.
+
+    `counts` are of messages of each kind. Pages are viewed less often than what leads to them.
+    """
+    acts = {said: act_of(said) for said in counts}
+    if "click" not in acts.values() or "shown" in acts.values():
+        return None
+    views = [said for said, act in acts.items() if act == "view"]
+    return max(views, key=lambda said: counts[said], default=None)
 
 
 def kind_of(name: str) -> str:
@@ -244,14 +177,21 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
-    """Return the path that tells events apart: by what its values say, then by its name."""
+    """Return the path that tells events apart: by what its values say, then by its name.
+
+    Of many messages each kind has several: other values are titles of items, or addresses.
+    """
     acts: dict[str, Counter[str]] = {}
+    values: dict[str, Counter[str]] = {}
     for leaves in read:
         for path, value in leaves.items():
+            if isinstance(value, str):
+                values.setdefault(path, Counter())[value] += 1
             if act := act_of(value):
                 acts.setdefault(path, Counter())[act] += 1
     named = paths_of("kind", examples_of(read))
-    told = [path for path, found in acts.items() if path in named or len(found) > 1]
+    few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / _FEW)]
+    told = [path for path in few if path in named or len(acts[path]) > 1]
     if told:
         return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
     return named[0] if named else None
@@ -291,7 +231,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
     fields = examples_of(group)
     named = " ".join(path for path, _ in lists_of_items(fields))
     pair = max(counts, key=lambda pair: (counts[pair], pair[0] in named), default=("", ""))
-    if counts[pair] < 2:
+    if counts[pair] < 2 or _is_first(group, *pair):
         return None
     listed, items = _as_list(pair[0], fields[pair[0]])
     each, parts = _as_list(pair[1], fields[pair[1]])
@@ -300,10 +240,21 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
     return Taken(listed, items, {pair[1]: each}, parts[0])
 
 
+def _is_first(group: Sequence[dict[str, Any]], listed: str, taken: str) -> bool:
+    """Tell whether what seems to be taken is the first of each list: the one on top."""
+    pairs = [(leaves[listed], leaves[taken]) for leaves in group if {listed, taken} <= {*leaves}]
+    firsts = [
+        ids_in(parted(whole)[1][:1]) == ids_in(found) for whole, found in pairs if whole and found
+    ]
+    return len(firsts) >= ENOUGH and all(firsts)
+
+
 def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
     """Find a list whose items have a flag for what somebody did."""
-    for path, example in examples_of(group).items():
-        if not isinstance(example, list) or not item_ids(example):
+    fields = examples_of(group)
+    named = {path for path, _ in lists_of_items(fields)}
+    for path, example in fields.items():
+        if not isinstance(example, list) or not (path in named or item_ids(example)):
             continue
         lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
         items = [dict(leaves_of(item, "")) for each in lists for item in each]
@@ -331,10 +282,11 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in examples_of(items):
         values = [item[name] for item in items if isinstance(item.get(name), int)]
+        act = "click" if name == "label" else act_of(name)
         # (An item's `order` is its place.)
-        if set(values) == {0, 1} and act_of(name) and name != "order":
+        if set(values) == {0, 1} and act and name != "order":
             is_bool = isinstance(values[0], bool)
-            found.setdefault(act_of(name), name if is_bool else f"{name} == `1`")
+            found.setdefault(act, name if is_bool else f"{name} == `1`")
     return found
 
 
@@ -398,7 +350,9 @@ def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
             continue
         if item_ids(found) or name_of(path).removesuffix("s") in ids:
             lists.setdefault(path, found)
-    for path in paths_of("items", fields, str):
+    ids = [path for path, value in fields.items() if isinstance(value, str)]
+    ids = [path for path in ids if name_of(path).endswith("ids") and _IDS.fullmatch(fields[path])]
+    for path in (*paths_of("items", fields, str), *ids):
         separator, parts = parted(fields[path])
         if separator:
             lists.setdefault(f"split({path}, '{separator}')", parts)
@@ -438,8 +392,9 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         if path:
             yield path, value
-            if isinstance(value, str) and isinstance(listed := read_json(value), list):
-                yield f"from_json({path})", listed
+            inner = read_json(value) if isinstance(value, str) else None
+            if isinstance(inner, list | dict):
+                yield from leaves_of(inner, f"from_json({path})")
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
         return

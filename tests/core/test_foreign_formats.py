@@ -108,8 +108,9 @@ def test_a_format_is_recognised_by_name(name):
 
 
 def test_every_row_of_the_table_is_reached():
-    for known, fields, values in FORMATS:
-        example = dict.fromkeys(fields) | dict(values)
+    for known, fields, values, part in FORMATS:
+        batch = {"events": [{part: "x"}]} if part else {}
+        example = dict.fromkeys(fields) | dict(values) | batch
         assert known.name in str(format_of(json.dumps(example).encode()))
 
 
@@ -128,6 +129,11 @@ def test_a_batch_has_the_format_of_its_first_message(batch, name):
     assert name in str(format_of(json.dumps(batch).encode()))
     for other in ({}, {"events": []}, {"events": [1]}, {"events": {}}, {"requests": [batch]}):
         assert format_of(json.dumps(other).encode()) is None
+
+
+def test_a_batch_of_another_tracker_is_not_of_the_measurement_protocol():
+    batch = {"client_id": "c", "events": [{"action": "click", "tile_id": 7}]}
+    assert format_of(json.dumps(batch).encode()) is None
 
 
 SNOWPLOW = "shop\tweb\t2026-01-05 12:00:00.123\t2026-01-05 12:00:00.000" + "\t" * 127

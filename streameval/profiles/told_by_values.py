@@ -1,0 +1,257 @@
+"""The ids of users, items and lists that no name tells, found by their values."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from streameval.profiles.message_fields import (
+    ENOUGH,
+    Told,
+    act_of,
+    examples_of,
+    flags_of,
+    has_several,
+    item_of,
+    leaves_of,
+    lists_of_items,
+    name_of,
+    names_of_lists,
+    paths_of,
+    shown_by_views,
+    values_at,
+    values_in_lists,
+)
+
+# The end of the name of an id, whatever it is of, and what is no item and no list.
+_ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
+_OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
+# What is an item where nothing else may be one.
+_RARELY: Final = re.compile(r"campaign|app|shop|store")
+# What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
+_WHO: Final = re.compile(
+    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person"
+    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
+    r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
+    re.IGNORECASE,
+)
+
+
+def ids_told_by_values(
+    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
+) -> dict[str, Told]:
+    """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
+
+    A list has one user, and no two whole lists of a kind have one id.
+    """
+    shown, listed, feedback = _shown_and_feedback(read, kind, users)
+    if not shown and not feedback and flags_of(read):
+        shown = feedback = [*read]
+    of_kinds: dict[str, list[dict[str, Any]]] = {}
+    for leaves in feedback:
+        of_kinds.setdefault(str(leaves.get(kind or "")), []).append(leaves)
+    items: list[str] = []
+    beside = set[str]()
+    of_one_user = {
+        path
+        for path in examples_of(read)
+        if len(values_at(path, read, users)) == len(values_at(path, read))
+    }
+    for group in of_kinds.values():
+        fields = {path: one for path, one in examples_of(group).items() if path not in users}
+        found = _items_told(group, fields, shown, listed, of_one_user)
+        items += found
+        if not found and paths_of("item_id", fields):  # what is beside an item is another thing
+            beside.update(fields)
+    told = {path: Told.of(path, "itemid") for path in items if path not in beside}
+    ids: dict[str, set[tuple[Any, ...]]] = {}
+    fields = examples_of(feedback)
+    for path in fields.keys() - {*users, *told, *paths_of("item_id", fields)[:1]}:
+        here, before = values_at(path, feedback), values_at(path, shown)
+        whole = len(values_at(path, shown, [kind or ""])) == len(shown)
+        if _may_be_id(path) and here & before and path in of_one_user and (whole or not listed):
+            ids[path] = here | before
+    named = paths_of("request_id", examples_of(shown))[:1]
+    if named and not listed and len(values_at(named[0], shown)) == len(shown) > 1:
+        # It is the id of one impression. If another one has several, it is of their list.
+        several = {path: known for path, known in ids.items() if len(known) < len(shown)}
+        named = _most(several) or named
+    elif named and listed and 2 * len(values_at(named[0], shown)) < len(shown):
+        told[named[0]] = Told.of(named[0], "")  # many lists share it, as the name of a place
+        named = []
+    lists = named or _most(ids)
+    if not paths_of("request_id", dict.fromkeys(lists, "")):
+        told |= {path: Told.of(path, "requestid") for path in lists}
+    return _misnamed(read, shown, of_kinds.values(), lists) | told
+
+
+def _misnamed(
+    read: Sequence[dict[str, Any]],
+    shown: Sequence[dict[str, Any]],
+    feedback: Iterable[Sequence[dict[str, Any]]],
+    lists: Sequence[str],
+) -> dict[str, Told]:
+    """Return what is no id of a list or an item though its name says so.
+
+    That are ids in feedback which no list has, and those of the messages themselves.
+    """
+    known = {one for path in lists for one in values_at(path, shown)}
+    found: list[str] = []
+    for group in feedback if shown else ():
+        for path, example in examples_of(group).items():
+            is_named = path not in lists and paths_of("request_id", {path: example})
+            if is_named and not values_at(path, group) & known:
+                found.append(path)
+    fields = examples_of(read)
+    items = paths_of("item_id", fields)
+    own = [
+        path for path in items if name_of(path) == "id" and len(values_at(path, read)) == len(read)
+    ]
+    if len(items) > len(own) and len(read) >= ENOUGH:
+        found += own
+    return {path: Told.of(path, "") for path in found}
+
+
+def _items_told(
+    group: Sequence[dict[str, Any]],
+    fields: dict[str, Any],
+    shown: Sequence[dict[str, Any]],
+    listed: set[tuple[Any, None]],
+    of_one_user: set[str],
+) -> list[str]:
+    """Return the path of the item's id in feedback of one kind, where no name tells it.
+
+    `fields` are examples of what may have it, and `of_one_user` the paths whose values have one
+    user each, as lists do.
+
+    There are more items than lists. Of two paths with as many values none is taken. A name is wrong
+    where another path has the items that were shown, as for a click on the page of a product.
+    """
+    if lists_of_items(fields):
+        return []
+    plurals = {name for leaves in shown for name in names_of_lists(leaves)}
+    ids, hits, rare = {}, {}, set[str]()
+    named = paths_of("item_id", fields)[:1]
+    for path, example in fields.items():
+        here, before = values_at(path, group), values_at(path, shown)
+        is_one = path in named or f"{name_of(path)}s" in plurals
+        is_list = paths_of("request_id", {path: example})
+        if not is_one and not _may_be_id(path):
+            rare.add(path)
+        if is_one or (not is_list and _may_be_id(path, rarely=True)):
+            hits[path] = sum(one in listed for one in _each_at(path, group))
+            if here & (listed or before):
+                ids[path] = here | before
+    best = max(hits.values(), default=0)
+    if named and 2 * hits[named[0]] >= best:
+        return []
+    names = {name_of(item_of(inner)) for inner in map(_inner, shown)}
+    ids = {path: known for path, known in ids.items() if not named or hits[path] == best}
+    of_several = {path for path in ids if len(ids[path]) > 1 and path not in of_one_user}
+    likely = ids.keys() - rare
+    ids = {path: ids[path] for path in of_several - rare or of_several or likely}
+    return _most({path: known for path, known in ids.items() if name_of(path) in names} or ids)
+
+
+def _shown_and_feedback(
+    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
+) -> tuple[list[dict[str, Any]], set[tuple[Any, None]], list[dict[str, Any]]]:
+    """Return the messages that show something, what their lists hold, and those of feedback.
+
+    Feedback says so, or has an id that was shown.
+    """
+    acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
+    lists = [leaves for act, leaves in acts if act in {"", "view"} and has_several([leaves])]
+    shown = [leaves for act, leaves in acts if act == "shown"] or lists
+    if not shown and (
+        view := shown_by_views(Counter(str(leaves.get(kind or "")) for leaves in read))
+    ):
+        shown = [leaves for leaves in read if leaves.get(kind or "") == view]
+    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
+    ids = [path for path in examples_of(shown) if _may_be_id(path) and path not in users]
+    known = {path: values_at(path, shown) for path in ids}
+    is_shown = {*map(id, shown)}
+    feedback = [
+        leaves
+        for act, leaves in acts
+        if id(leaves) not in is_shown
+        and (
+            act
+            or not listed.isdisjoint(_scalars(leaves))
+            or (not listed and any(values_at(path, [leaves]) & known[path] for path in ids))
+        )
+    ]
+    return shown, listed, feedback
+
+
+def _may_be_id(path: str, *, rarely: bool = False) -> bool:
+    """Tell whether a path may be the id of an item, a list or a user, also if it `rarely` is."""
+    name = name_of(path)
+    is_other = _OTHER.search(name) and not (rarely and _RARELY.search(name))
+    return bool(_ID.search(name)) and not is_other
+
+
+def users_told(read: Sequence[dict[str, Any]]) -> dict[str, Told]:
+    """Find the id of a user whose own name tells nothing: by what it stands in, or its values."""
+    fields = examples_of(read)
+    if paths_of("user_id", fields):
+        return {}
+    found = [
+        path
+        for path, value in fields.items()
+        if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
+    ]
+    found = found or _told_by_lists(read)
+    best = min(found, key=lambda path: not _ID.search(name_of(path)), default="")
+    same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
+    return {path: Told.of(path, "userid") for path in found if path in same}
+
+
+def _told_by_lists(read: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the path of an id that all messages have, of which each has several lists.
+
+    Where only one id may be of users it is taken.
+    """
+    values: dict[str, list[Any]] = {}
+    for path, example in examples_of(read).items():
+        found = [leaves.get(path) for leaves in read]
+        is_id = _may_be_id(path) and not paths_of("item_id", {path: example})
+        if is_id and all(isinstance(one, str | int) for one in found):
+            values[path] = found
+    counts = {path: len({*found}) for path, found in values.items()}
+    users = [path for path, count in counts.items() if 2 < count < len(read)]
+    users = [path for path in users if not paths_of("request_id", {path: ""})]
+    several = [
+        path
+        for path in users
+        for other in values
+        if counts[other] > counts[path]
+        and len({*zip(values[other], values[path], strict=True)}) == counts[other] < len(read)
+    ]
+    several = several or (users if len(users) == 1 else [])
+    return [max(several, key=counts.__getitem__)] if several else []
+
+
+def _each_at(path: str, group: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, None]]:
+    """Yield the values at a path that may be ids."""
+    yield from ((leaves[path], None) for leaves in group if isinstance(leaves.get(path), str | int))
+
+
+def _inner(leaves: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the first object in the likeliest list of items."""
+    first = next((first for _, first in lists_of_items(leaves)), None)
+    return dict(leaves_of(first, "")) if isinstance(first, dict) else {}
+
+
+def _scalars(leaves: dict[str, Any]) -> Iterator[tuple[Any, None]]:
+    """Yield the values of a message that may be ids."""
+    yield from ((one, None) for one in leaves.values() if isinstance(one, str | int))
+
+
+def _most(ids: dict[str, set[tuple[Any, ...]]]) -> list[str]:
+    """Return the path with the most values, if there is one."""
+    most = max(map(len, ids.values()), default=0)
+    found = [path for path, values in ids.items() if len(values) == most]
+    return found if len(found) == 1 else []

@@ -1,0 +1,351 @@
+"""Drafts for trackers as public repositories and vendors have them, used as they are.
+
+Seven lists of three users go through each. Names are theirs, values are ours.
+"""
+
+import json
+
+import pytest
+
+from streameval.core.definition import Definition
+from streameval.core.events import FeedbackEvent, ImpressionEvent
+from streameval.profiles import library
+from streameval.profiles.draft import draft
+from streameval.profiles.message_fields import act_of
+
+AT = 1_767_614_400_000
+"""2026-01-05 12:00:00 UTC."""
+ITEMS = ["12000254", "12000255", "12000256"]
+
+
+def written(number, second=0):
+    """A time in text."""
+    return f"2026-01-05T12:{number:02}:{second:02}Z"
+
+
+def synerise(number, user):
+    """Lists with a `correlationId`: https://hub.synerise.com/developers/api/recommendations/events."""
+    around = {"correlationId": f"l{number}", "clientUUID": user, "campaignId": "DkhvrZoTKthD"}
+    yield {"action": "recommendation.view", "time": written(number)} | around | {"items": ITEMS}
+    clicked = {"action": "recommendation.click", "time": written(number, 5), "item": ITEMS[1]}
+    yield clicked | around
+
+
+def particular_audience(number, user):
+    """Batches, whose events have the time: https://docs.particularaudience.com/events."""
+    slots = [
+        {"currentUrl": "https://x/", "eventTime": written(number), "refId": one, "widgetId": "w"}
+        for one in ITEMS
+    ]
+    yield {"type": "slot-impressions", "customerId": user, "events": slots}
+    clicked = slots[1] | {"eventTime": written(number, 5)}
+    yield {"type": "click", "customerId": user, "events": [clicked]}
+
+
+def issues(number, user):
+    """Batches, whose events have the kind; the id of a list is neither named nor of an item."""
+    around = {"recommendation_batch_id": f"l{number}", "user": user}
+    shown = [
+        {"event_id": f"{number}{place}", "event_type": "impression", "issue_node_id": one}
+        for place, one in enumerate(ITEMS)
+    ]
+    yield {**around, "received_at": written(number), "events": shown}
+    clicked = shown[1] | {"event_id": f"{number}9", "event_type": "click"}
+    yield {**around, "received_at": written(number, 5), "events": [clicked]}
+
+
+def shop_page(number, user):
+    """Recommendations on the page of a product, whose id stands beside the one clicked."""
+    around = {"anonymous_id": user, "product_id": "777", "widget_id": "product-page"}
+    shown = {"recommended_product_ids": ITEMS, "timestamp": written(number)}
+    yield {"event_type": "recommendation_impression"} | around | shown
+    clicked = {"recommended_product_id": ITEMS[1], "timestamp": written(number, 5)}
+    yield {"event_type": "recommendation_click"} | around | clicked
+
+
+def cards(number, user):
+    """A recommendation for each item, and a request for each list of them."""
+    for event, place in [("feed_impression", 0), ("feed_impression", 1), ("click", 1)]:
+        yield {
+            "event": event,
+            "card_id": ITEMS[place],
+            "recommendation_id": f"rec{number}{place}",
+            "feed_request_id": f"l{number}",
+            "user_id": user,
+            "created_at": written(number, 5 if event == "click" else 0),
+        }
+
+
+def pins(number, user):
+    """An id of each impression, which is not its item."""
+    for action, place in [("seen", 0), ("seen", 1), ("clicked", 1)]:
+        yield {
+            "impressionId": f"i{number}{place}",
+            "action": action,
+            "userKey": user,
+            "pinId": ITEMS[place],
+            "ts": AT // 1000 + number * 60 + 5 * (action == "clicked"),
+        }
+
+
+def papers(number, user):
+    """Items whose name says nothing, one by one."""
+    for kind, place in [("feed_impression", 0), ("feed_impression", 1), ("paper_click", 1)]:
+        yield {
+            "userId": user,
+            "clientTs": AT + number * 60_000 + 5000 * (kind == "paper_click"),
+            "eventType": kind,
+            "paperId": ITEMS[place],
+            "surface": "feed",
+        }
+
+
+def decisions(number, user):
+    """A user whose name says nothing; a list is served, then seen."""
+    around = {"decisionId": f"l{number}", "consultantId": user}
+    listed = [{"projectId": one, "rank": place} for place, one in enumerate(ITEMS, 1)]
+    for kind in ("SERVED", "VISIBLE"):
+        shown = {"eventType": kind, "occurredAt": written(number), "recommendations": listed}
+        yield shown | around
+    clicked = {"eventType": "CLICKED", "occurredAt": written(number, 5), "projectId": ITEMS[1]}
+    yield clicked | around
+
+
+def tables(number, user):
+    """Rows of two tables, of which one has the kind in its name only."""
+    around = {"user_email": f"{user}", "job_id": ITEMS[1]}
+    shown = {"table": "recommendation_impressions", "request_id": f"l{number}"}
+    yield shown | around | {"created_at": f"2026-01-05 12:{number:02}:00+00"}
+    clicked = {"table": "user_job_events", "event_type": "click"}
+    yield clicked | around | {"created_at": f"2026-01-05 12:{number:02}:05+00"}
+
+
+def banners(number, user):
+    """Views of banners, which nothing else shows."""
+    around = {"slot_id": 1, "banner_id": ITEMS[number % 2], "user_group_id": user}
+    yield {"type": "view", "timestamp": written(number)} | around
+    yield {"type": "click", "timestamp": written(number, 5)} | around
+
+
+def labels(number, user):
+    """Rows of a training set."""
+    listed = [{"sid": one, "label": int(one == ITEMS[1])} for one in ITEMS]
+    around = {"request_id": f"l{number}", "timestamp": AT // 1000 + number * 60}
+    yield {"user_id": user, "impressed_items": listed} | around
+
+
+def braze(number, user):
+    """An event with its properties in a text."""
+    around = {"user_id": user, "event_type": "users.behaviors.CustomEvent"}
+    shown = json.dumps({"request_id": f"l{number}", "items": ITEMS})
+    clicked = json.dumps({"request_id": f"l{number}", "item": ITEMS[1]})
+    yield {"name": "recs_shown", "time": AT // 1000 + number * 60, "properties": shown} | around
+    clicked = {"properties": clicked, "time": AT // 1000 + number * 60 + 5}
+    yield {"name": "rec_clicked"} | clicked | around
+
+
+def variants(number, user):
+    """What is put into the cart has another name than what is clicked."""
+    around = {"subjectId": user}
+    lists = {"requestId": f"l{number}", "itemIds": ITEMS}
+    yield {"name": "recommendation_impression", "occurredAt": written(number)} | around | lists
+    clicked = {"requestId": f"l{number}", "itemId": ITEMS[1]}
+    yield {"name": "recommendation_clicked", "occurredAt": written(number, 5)} | around | clicked
+    added = {"name": "cart_item_added", "occurredAt": written(number, 9), "variantId": ITEMS[1]}
+    yield added | around
+
+
+def klevu(number, user):
+    """Lists that share the id of their place, and a click with it too."""
+    around = {"event_list_id": "k-rec-1", "user_profile": {"klevu_uid": user}}
+    listed = [{"item_id": one, "item_position": place} for place, one in enumerate(ITEMS)]
+    yield {"event": "view_recs_list", "event_timestamp": written(number), "items": listed} | around
+    clicked = {"event": "select_recs_list", "event_timestamp": written(number, 5)}
+    yield clicked | {"items": listed[1:2]} | around
+
+
+def enhanced_ecommerce(number, user):
+    """Google's older data layer, whose clicks name a list that no list has."""
+    listed = [{"id": one, "list": "Home", "position": n} for n, one in enumerate(ITEMS, 1)]
+    around = {"clientId": user, "timestamp": AT + number * 60_000}
+    yield {"event": "productImpressions", "ecommerce": {"impressions": listed}} | around
+    clicked = {"click": {"actionField": {"list": "Home"}, "products": listed[1:2]}}
+    yield (
+        around
+        | {"event": "productClick", "timestamp": AT + number * 60_000 + 5}
+        | {"ecommerce": clicked}
+    )
+
+
+def searchspring(number, user):
+    """Each message has an `id`, that of the widget is the `pid` of its products."""
+    around = {"context": {"shopperId": user}, "timestamp": AT + number * 60_000}
+    yield {"type": "profile.impression", "id": f"l{number}", "event": {"tag": "similar"}} | around
+    for kind, place in [("impression", 0), ("impression", 1), ("click", 1)]:
+        sku = {"position": place, "mappings": {"core": {"sku": ITEMS[place]}}}
+        message = {"type": f"product.{kind}", "id": f"{kind}{number}{place}", "pid": f"l{number}"}
+        yield message | {"event": {"product": sku}} | around
+
+
+def countly(number, user):
+    """Batches, whose events have a `key`."""
+    at = AT + number * 60_000
+    shown = {"list": f"l{number}", "items": ",".join(ITEMS)}
+    clicked = {"list": f"l{number}", "item": ITEMS[1]}
+    for key, segmentation in [("recs_shown", shown), ("rec_click", clicked)]:
+        event = {"key": key, "count": 1, "timestamp": at, "segmentation": segmentation}
+        yield {"device_id": user, "timestamp": at, "events": [event]}
+
+
+def evergage(number, user):
+    """Statistics of campaigns: kinds without a name that says so, and no time in the parts."""
+    for stat, listed in [("Impression", ITEMS), ("Clickthrough", ITEMS[1:2])]:
+        part = {"stat": stat, "control": False, "catalog": {"Product": listed}}
+        at = AT + number * 60_000
+        yield {"time": at, "user": {"anonId": user}, "campaignStats": [part]}
+
+
+def spans(number, user):
+    """Labels of OpenTelemetry, with ids in a text whose name is none of a list."""
+    labels = {"search_client_id": user, "search_query_id": f"l{number}"}
+    shown = {"search_result_ids": ",".join(ITEMS)}
+    yield {"@timestamp": written(number), "span": {"name": "search"}, "labels": shown | labels}
+    clicked = {"search_result_click_id": ITEMS[1]}
+    time = written(number, 5)
+    yield {"@timestamp": time, "span": {"name": "click"}, "labels": clicked | labels}
+
+
+def teasers(number, user):
+    """Views of teasers, and rarer ones of the pages behind them."""
+    for event, place in [("teaser_view", 0), ("teaser_view", 1), ("teaser_click", 1)]:
+        teaser = {"articleId": ITEMS[place], "slot": place + 1}
+        yield {"ev": event, "sub": user, "t": AT + number * 60_000, "teaser": teaser}
+    yield {"ev": "article_read", "sub": user, "t": AT, "article": {"id": "read"}}
+
+
+def carousels(number, user):
+    """Rows of a warehouse with a flag; the items are stores, and rows have places too."""
+    for place, one in enumerate(ITEMS):
+        yield {
+            "consumer_id": user,
+            "event_timestamp": written(number),
+            "container_instance_id": f"l{number}",
+            "store_id": one,
+            "vertical_position": 0,
+            "horizontal_position": place,
+            "is_clicked_flg": int(place == 1),
+        }
+
+
+TRACKERS = {
+    synerise: "l",
+    particular_audience: None,
+    issues: "l",
+    shop_page: "made",
+    cards: "l",
+    pins: "i",
+    papers: None,
+    decisions: "l",
+    tables: "l",
+    banners: None,
+    labels: "l",
+    braze: "l",
+    variants: "l",
+    klevu: "made",
+    enhanced_ecommerce: "made",
+    searchspring: "l",
+    countly: "l",
+    evergage: "made",
+    spans: "l",
+    teasers: None,
+    carousels: "l",
+}
+"""How the ids of lists begin; `None` for impressions without one."""
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_draft_maps_the_tracker(tracker, tmp_path):
+    users = ["ann", "bob", "cyd"]
+    messages = [one for number in range(7) for one in tracker(number, users[number % 3])]
+    values = [json.dumps(one).encode() for one in messages]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    decoder = library.decoder_of(Definition(), str(path))
+    events, rejected = decoder.decode_batch(values)
+    assert not rejected
+    feedback = [event for event in events if isinstance(event, FeedbackEvent)]
+    shown = [event for event in events if not isinstance(event, FeedbackEvent)]
+    for number, clicked in enumerate(one for one in feedback if one.feedback == "click"):
+        item = ITEMS[number % 2] if tracker is banners else ITEMS[1]
+        assert (clicked.user_id, clicked.item_id) == (users[number % 3], item)
+        begins = TRACKERS[tracker]
+        lists = [one for one in shown if one.request_id == clicked.request_id]
+        if begins in {"l", "i"} and clicked.request_id is not None:
+            assert clicked.request_id.startswith(f"{begins}{number}")
+            assert {one.user_id for one in lists} == {clicked.user_id}
+    assert len([one for one in feedback if one.feedback == "click"]) == 7
+    for one in shown:
+        items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
+        assert items <= {*ITEMS}
+    assert {one.user_id for one in shown} == {*users}
+
+
+def test_places_in_a_row_tell_more_than_rows():
+    messages = [one for number in range(7) for one in carousels(number, f"u{number % 3}")]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert "position: {from: horizontal_position, base: 0}" in text
+
+
+def test_what_is_on_top_of_each_list_is_not_taken():
+    """Azure's Personalizer says which item of a ranking to show first."""
+    messages = [
+        {"ranking": [{"id": one} for one in (first, "b", "c")], "rewardActionId": first}
+        for first in "adeadea"
+    ]
+    around = {"userId": "ann", "time": written(1)}
+    text = draft([json.dumps(around | one).encode() for one in messages])
+    assert "rewardActionId" not in text.partition("rules:")[2]
+
+
+def test_titles_tell_no_kinds():
+    titles = ["Play and like", "The list", "Buy a cart", "A view", "Shown clicks"]
+    messages = [
+        {"event": event, "user_id": f"u{number}", "ts": AT, "item": {"id": "a", "title": title}}
+        for number in range(40)
+        for event in ("impression", "click")
+        for title in [f"{titles[number % 5]} {number}"]
+    ]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert "when: {event: click}" in text
+
+
+def test_behaviour_of_taobao_is_no_click():
+    messages = [
+        {"user_id": 7, "item_id": 1, "behavior_type": kind, "timestamp": AT // 1000}
+        for kind in ("pv", "fav", "buy", "cart")
+    ]
+    text = draft([json.dumps(one).encode() for one in messages])
+    for kind in ("view", "like", "purchase", "cart"):
+        assert f"kind: {{const: {kind}}}" in text
+
+
+def test_a_draft_tells_feedback_of_other_kinds(tmp_path):
+    messages = [one for number in range(7) for one in variants(number, f"u{number % 3}")]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert text.count("variantId  # a guess, by its values") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("recommendation_shown", "shown"),
+        ("recommendations.generated", "shown"),
+        ("saved_search_displayed", "shown"),
+        ("recommendation_save", ""),
+        ("RecommendationFeedback", ""),
+        ("added_to_list", ""),
+        ("recommendation_add_to_cart", "cart"),
+    ],
+)
+def test_what_is_done_with_a_recommendation_shows_none(name, act):
+    assert act_of(name) == act
