@@ -29,6 +29,7 @@ from streameval.profiles.message_fields import (
     kind_of,
     kind_path,
     leaves_of,
+    lists_in_text,
     lists_of_items,
     name_of,
     names_of_lists,
@@ -408,7 +409,7 @@ def _rule(
     if both and (taken := taken_of_list(group)):
         return _list_and_taken(when, act, fields, own_id, taken)
     lists, items = lists_of_items(fields), paths_of("item_id", fields)
-    unnamed = act == "shown" and not items and has_several(group)
+    unnamed = act == "shown" and not items and (has_several(group) or lists_in_text(fields))
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
     flags = {act: test for act, test in flags_of(group).items() if act != "shown"}
@@ -481,6 +482,7 @@ def _with_feedback(shown: str, fields: dict[str, Any], each: dict[str, str], ite
 def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str:
     """Return a rule for a whole list."""
     unnamed = [(path, one[0]) for path, one in fields.items() if isinstance(one, list) and one]
+    unnamed += lists_in_text(fields)
     path, first = [*lists_of_items(fields), *unnamed, ("items", {})][0]
     items = in_yaml(path)
     if isinstance(first, dict):

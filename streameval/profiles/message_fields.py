@@ -24,7 +24,7 @@ _WORDS: Final = {
     " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
-    " anonymousid cookieid sessionid session actor cookie sub u",
+    " anonymousid cookieid sessionid session actor cookie sub who u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
@@ -70,17 +70,23 @@ _UNIT: Final = re.compile(
 # The end of a path that tells a time in short, as in `request_ts` and `shownAt`.
 _AT: Final = re.compile(r"(?i:(?<=[a-z\d])_(ts|at|dt)\Z)|(?<=[a-z\d])(Ts|At|Dt|TS)\Z")
 # How long an id is that no other value is by chance.
-_ID_LENGTH: Final = 4
+ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank.
 _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
+# What a flag tells of nothing but an item.
+_TAKEN: Final = {"purchase", "cart", "like", "click"}
 # So many messages do not have the same by chance.
 ENOUGH: Final = 5
 # So many kinds of messages are few; of more messages, this share of them is.
 _FEW: Final = 10
 # Other words for an id, at the end of a name.
-_SAME_AS_ID: Final = re.compile(r"(?<=.)([ug]uid|number|(?<!na)no|nr|code|key|ref)(?=s?\Z)")
+_SAME_AS_ID: Final = re.compile(r"(ref|(?<=.)([ug]uid|number|(?<!na)no|nr|code|key))(?=s?\Z)")
+# The type of a value at the end of its name, as in `item_id_str`.
+_TYPE: Final = re.compile(r"_(str|int|real|bool|date)s?\Z")
+# The whole name of a number that is a time: what it is the time of has the name.
+_OF_TIME: Final = re.compile(r"(epoch|unix)?_?(seconds|secs|millis|milliseconds|ms)?\Z")
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
-_IDENTITIES: Final = re.compile(r"identit|(user|customer|external)_?ids\b", re.IGNORECASE)
+_IDENTITIES: Final = re.compile(r"identit|((user|customer)_?ids|external_?ids?)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath.
@@ -224,7 +230,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
             if len(whole) > 1 and not all(one.isdigit() and len(one) < 3 for one in whole):
                 for other, found in ids.items():
                     if found and other != path:
-                        telling = 2 if min(map(len, found)) >= _ID_LENGTH else 1
+                        telling = 2 if min(map(len, found)) >= ID_LENGTH else 1
                         counts[path, other] += telling if found < whole else -2 * len(group)
     if flagged := _flagged(group) or _marked(group):
         return flagged
@@ -254,12 +260,14 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
     fields = examples_of(group)
     named = {path for path, _ in lists_of_items(fields)}
     for path, example in fields.items():
-        if not isinstance(example, list) or not (path in named or item_ids(example)):
+        if not isinstance(example, list) or not example:
             continue
         lists = [leaves[path] for leaves in group if isinstance(leaves.get(path), list)]
         items = [dict(leaves_of(item, "")) for each in lists for item in each]
         flags = flags_of(items)
         shown = flags.pop("shown", None)  # others were candidates
+        if not (path in named or item_ids(example) or _TAKEN.intersection(flags)):
+            continue
         if each := {act: f"{path}[?{test}]" for act, test in flags.items()}:
             return Taken(f"{path}[?{shown}]" if shown else path, example, each, example[0])
     return None
@@ -324,8 +332,20 @@ def has_several(group: Sequence[dict[str, Any]]) -> bool:
 
 
 def names_of_lists(leaves: dict[str, Any]) -> Iterator[str]:
-    """Yield the names of the lists in a message."""
-    yield from (name_of(path) for path, value in leaves.items() if isinstance(value, list))
+    """Yield the names of the lists in a message, also of those in a text."""
+    for path, value in leaves.items():
+        if isinstance(value, list) or (isinstance(value, str) and _IDS.fullmatch(value)):
+            yield name_of(path)
+
+
+def lists_in_text(fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the paths of lists in texts whose names are plurals, each with its first part."""
+    found = []
+    for path, value in fields.items():
+        if isinstance(value, str) and _IDS.fullmatch(value) and name_of(path).endswith("s"):
+            separator, parts = parted(value)
+            found.append((f"split({path}, '{separator}')", parts[0]))
+    return found
 
 
 def own_ids(read: Sequence[dict[str, Any]]) -> list[str]:
@@ -444,9 +464,10 @@ def name_of(path: str) -> str:
     if isinstance(path, Told):
         return path.word
     before, *rest = _LAST.split(path)
-    letters = [_NO_LETTER.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    parts = [_TYPE.sub("", part.lower()) for part in (_LAST.split(before)[-1], *rest)]
+    letters = [_NO_LETTER.sub("", part) for part in parts]
     names = [_SAME_AS_ID.sub("id", name) for name in letters]
     together = "".join(names)
-    if len(names) > 1 and names[-1] == "seconds":  # of a time: Firestore's, or Protobuf's
+    if len(names) > 1 and _OF_TIME.match(names[-1]):  # as Firestore and Protobuf have it
         return names[0]
     return together if together in _KNOWN else names[-1]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from streameval.profiles.message_fields import (
     ENOUGH,
+    ID_LENGTH,
     Told,
     act_of,
     examples_of,
@@ -32,7 +33,7 @@ _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|st
 _RARELY: Final = re.compile(r"campaign|app|shop|store")
 # What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
 _WHO: Final = re.compile(
-    r"user|customer|visitor|member|client|identit|profile|shopper|viewer|subscriber|account|person"
+    r"user|customer|visitor|member|client|identi[tf]|profile|shopper|viewer|subscriber|account|person"
     r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
     r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
     re.IGNORECASE,
@@ -66,13 +67,19 @@ def ids_told_by_values(
         if not found and paths_of("item_id", fields):  # what is beside an item is another thing
             beside.update(fields)
     told = {path: Told.of(path, "itemid") for path in items if path not in beside}
-    ids: dict[str, set[tuple[Any, ...]]] = {}
     fields = examples_of(feedback)
-    for path in fields.keys() - {*users, *told, *paths_of("item_id", fields)[:1]}:
-        here, before = values_at(path, feedback), values_at(path, shown)
+    others = {*users, *(told or paths_of("item_id", fields)[:1])}
+    here = {path: values_at(path, feedback) for path in fields if path not in others}
+    here = {path: found for path, found in here.items() if _may_be_id(path) and path in of_one_user}
+    ids: dict[str, set[tuple[Any, ...]]] = {}
+    elsewhere = set().union(*here.values())
+    for path in examples_of(shown).keys() & of_one_user - others:
+        before = values_at(path, shown)
         whole = len(values_at(path, shown, [kind or ""])) == len(shown)
-        if _may_be_id(path) and here & before and path in of_one_user and (whole or not listed):
-            ids[path] = here | before
+        if _may_be_id(path) and before & elsewhere and (whole or not listed):
+            ids[path] = before
+    # At best both have it at one path.
+    ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
     named = paths_of("request_id", examples_of(shown))[:1]
     if named and not listed and len(values_at(named[0], shown)) == len(shown) > 1:
         # It is the id of one impression. If another one has several, it is of their list.
@@ -82,28 +89,29 @@ def ids_told_by_values(
         told[named[0]] = Told.of(named[0], "")  # many lists share it, as the name of a place
         named = []
     lists = named or _most(ids)
-    if not paths_of("request_id", dict.fromkeys(lists, "")):
-        told |= {path: Told.of(path, "requestid") for path in lists}
-    return _misnamed(read, shown, of_kinds.values(), lists) | told
+    known = {one for path in lists for one in values_at(path, shown)}
+    lists += [path for path, found in here.items() if found & known and path not in lists]
+    unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
+    told |= {path: Told.of(path, "requestid") for path in unnamed}
+    return _misnamed(read, of_kinds.values() if shown else [], known) | told
 
 
 def _misnamed(
     read: Sequence[dict[str, Any]],
-    shown: Sequence[dict[str, Any]],
     feedback: Iterable[Sequence[dict[str, Any]]],
-    lists: Sequence[str],
+    known: set[tuple[Any, ...]],
 ) -> dict[str, Told]:
     """Return what is no id of a list or an item though its name says so.
 
-    That are ids in feedback which no list has, and those of the messages themselves.
+    That are ids in feedback which no list has, and those of the messages themselves. `known` are
+    the ids of lists.
     """
-    known = {one for path in lists for one in values_at(path, shown)}
-    found: list[str] = []
-    for group in feedback if shown else ():
-        for path, example in examples_of(group).items():
-            is_named = path not in lists and paths_of("request_id", {path: example})
-            if is_named and not values_at(path, group) & known:
-                found.append(path)
+    found = [
+        path
+        for group in feedback
+        for path, example in examples_of(group).items()
+        if paths_of("request_id", {path: example}) and not values_at(path, group) & known
+    ]
     fields = examples_of(read)
     items = paths_of("item_id", fields)
     own = [
@@ -140,8 +148,10 @@ def _items_told(
         is_list = paths_of("request_id", {path: example})
         if not is_one and not _may_be_id(path):
             rare.add(path)
-        if is_one or (not is_list and _may_be_id(path, rarely=True)):
-            hits[path] = sum(one in listed for one in _each_at(path, group))
+        found = [one in listed for one in _each_at(path, group)]
+        always = len(found) == len(group) and all(found) and _are_long(here)
+        if is_one or (not is_list and (always or _may_be_id(path, rarely=True))):
+            hits[path] = sum(found)
             if here & (listed or before):
                 ids[path] = here | before
     best = max(hits.values(), default=0)
@@ -151,8 +161,13 @@ def _items_told(
     ids = {path: known for path, known in ids.items() if not named or hits[path] == best}
     of_several = {path for path in ids if len(ids[path]) > 1 and path not in of_one_user}
     likely = ids.keys() - rare
-    ids = {path: ids[path] for path in of_several - rare or of_several or likely}
+    ids = {path: ids[path] for path in of_several - rare or of_several or likely or ids}
     return _most({path: known for path, known in ids.items() if name_of(path) in names} or ids)
+
+
+def _are_long(ids: set[tuple[Any, ...]]) -> bool:
+    """Tell whether values are so long that they are others by no chance."""
+    return all(len(str(one)) >= ID_LENGTH for one, *_ in ids)
 
 
 def _shown_and_feedback(
@@ -204,9 +219,15 @@ def users_told(read: Sequence[dict[str, Any]]) -> dict[str, Told]:
         if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
     ]
     found = found or _told_by_lists(read)
-    best = min(found, key=lambda path: not _ID.search(name_of(path)), default="")
+    best = min(found, key=_unlikely_user, default="")
     same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
     return {path: Told.of(path, "userid") for path in found if path in same}
+
+
+def _unlikely_user(path: str) -> int:
+    """Return how unlikely a path is the id of what it stands in: least for an id."""
+    name = name_of(path)
+    return 0 if _ID.search(name) else 1 if _WHO.fullmatch(name) else 2
 
 
 def _told_by_lists(read: Sequence[dict[str, Any]]) -> list[str]:
@@ -217,7 +238,10 @@ def _told_by_lists(read: Sequence[dict[str, Any]]) -> list[str]:
     values: dict[str, list[Any]] = {}
     for path, example in examples_of(read).items():
         found = [leaves.get(path) for leaves in read]
-        is_id = _may_be_id(path) and not paths_of("item_id", {path: example})
+        is_item = paths_of("item_id", {path: example}) and not path.lower().endswith(
+            (".id", ".ref")
+        )
+        is_id = _may_be_id(path) and not is_item
         if is_id and all(isinstance(one, str | int) for one in found):
             values[path] = found
     counts = {path: len({*found}) for path, found in values.items()}

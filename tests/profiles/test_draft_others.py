@@ -237,6 +237,65 @@ def carousels(number, user):
         }
 
 
+def fullstory(number, user):
+    """Names that end with the type of their value."""
+    around = {"user": {"uid": user}, "timestamp": written(number)}
+    shown = {"item_ids_strs": ITEMS, "list_str": f"l{number}"}
+    yield {"name": "Recs Shown", "properties": shown} | around
+    clicked = {"item_id_str": ITEMS[1], "list_str": f"l{number}"}
+    yield {"name": "Rec Clicked", "properties": clicked} | around
+
+
+def hotels(number, user):
+    """Expedia's searches: items and their flags, under names of their own."""
+    found = [
+        {"prop_id": one, "position": place, "click_bool": int(place == 2), "booking_bool": 0}
+        for place, one in enumerate(ITEMS, 1)
+    ]
+    around = {"visitor_location": 219, "guest": user, "date_time": "2026-01-05 12:00:00"}
+    yield {"srch_id": f"l{number}", "props": found} | around
+
+
+def conversions(number, user):
+    """Meta's Conversions API: the id of a user is a list of one."""
+    for event, listed in [("ViewCategory", ITEMS), ("ClickItem", ITEMS[1:2])]:
+        around = {"event_id": f"{event}{number}", "event_time": AT // 1000 + number}
+        who = {"user_data": {"external_id": [user]}, "custom_data": {"content_ids": listed}}
+        yield {"data": [{"event_name": event} | around | who]}
+
+
+def museum(number, user):
+    """Names that say nothing, nor that they are of an id."""
+    around = {"who": user, "when": written(number), "where": "home", "ref": f"l{number}"}
+    yield {"verb": "shown", "what": ITEMS} | around
+    yield {"verb": "clicked", "what": ITEMS[1]} | around
+
+
+def references(number, user):
+    """Ids of lists and items that are at another path in feedback."""
+    around = {"at": {"epochMillis": AT + number}, "subject": {"kind": "CUSTOMER", "ref": user}}
+    served = {"batchRef": f"l{number}", "entries": [{"ref": one} for one in ITEMS]}
+    yield {"payload": {"kind": "ServedRecommendations", "served": served} | around}
+    tapped = {"batchRef": f"l{number}", "ref": ITEMS[1]}
+    yield {"payload": {"kind": "RecommendationTapped", "tapped": tapped} | around}
+
+
+def stations(number, user):
+    """A list in a text, whose name is the plural of what was taken."""
+    around = {"LISTENER": user, "EVT_TS": "2026-01-05 12:00:00", "LIST_REF": f"l{number}"}
+    yield {"EVENT_TYPE": "STATION_LIST_SHOWN", "STATIONS": ";".join(ITEMS)} | around
+    yield {"EVENT_TYPE": "STATION_CLICK", "STATION": ITEMS[1]} | around
+
+
+def customer_io(number, user):
+    """An id of the event, and one among `identifiers`."""
+    around = {"identifiers": {"id": user}, "timestamp": AT // 1000 + number}
+    shown = {"items": ITEMS, "request_id": f"l{number}"}
+    yield {"name": "recs_shown", "id": f"e{number}", "attributes": shown} | around
+    clicked = {"item": ITEMS[1], "request_id": f"l{number}"}
+    yield {"name": "rec_clicked", "id": f"f{number}", "attributes": clicked} | around
+
+
 TRACKERS = {
     synerise: "l",
     particular_audience: None,
@@ -259,6 +318,13 @@ TRACKERS = {
     spans: "l",
     teasers: None,
     carousels: "l",
+    fullstory: "l",
+    hotels: "l",
+    conversions: "made",
+    museum: "l",
+    references: "l",
+    stations: "l",
+    customer_io: "l",
 }
 """How the ids of lists begin; `None` for impressions without one."""
 
