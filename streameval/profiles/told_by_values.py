@@ -73,22 +73,22 @@ def ids_told_by_values(
     here = {path: found for path, found in here.items() if _may_be_id(path) and path in of_one_user}
     ids: dict[str, set[tuple[Any, ...]]] = {}
     elsewhere = set().union(*here.values())
-    for path in examples_of(shown).keys() & of_one_user - others:
+    for path in [path for path in examples_of(shown) if path in of_one_user - others]:
         before = values_at(path, shown)
         whole = len(values_at(path, shown, [kind or ""])) == len(shown)
         if _may_be_id(path) and before & elsewhere and (whole or not listed):
             ids[path] = before
     # At best both have it at one path.
     ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
-    named = paths_of("request_id", examples_of(shown))[:1]
-    if named and not listed and len(values_at(named[0], shown)) == len(shown) > 1:
-        # It is the id of one impression. If another one has several, it is of their list.
-        several = {path: known for path, known in ids.items() if len(known) < len(shown)}
-        named = _most(several) or named
-    elif named and listed and 2 * len(values_at(named[0], shown)) < len(shown):
-        told[named[0]] = Told.of(named[0], "")  # many lists share it, as the name of a place
-        named = []
-    lists = named or _most(ids)
+    lists = paths_of("request_id", examples_of(shown))[:1]
+    count = len(values_at(lists[0], shown)) if lists else 0
+    several = {path: known for path, known in ids.items() if len(known) < len(shown)}
+    if lists and listed and 2 * count < len(shown):
+        told[lists[0]] = Told.of(lists[0], "")  # many lists share it, as the name of a place
+        lists = []
+    if not listed and several and count in {0, len(shown)}:
+        lists, ids = [], several  # what each impression has alone is not of a list
+    lists = lists or [max(ids, key=lambda path: len(ids[path]))] if ids else lists
     known = {one for path in lists for one in values_at(path, shown)}
     lists += [path for path, found in here.items() if found & known and path not in lists]
     unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
