@@ -6,6 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -32,6 +33,7 @@ _NAMED: Final = 5
 """Rejected lines to name."""
 _SAMPLE: Final = 1_000
 """Lines by which a format is recognised."""
+_NO_LINE: Final = "{}: no line to map"
 _TOGETHER: Final = 1_000
 """Lines that are mapped in one go."""
 
@@ -157,17 +159,33 @@ class _Rejected:
 
 def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], list[bytes]]]:
     """Yield lines of files, so many at a time, with their places. Raises `InputError` for none."""
+    found = False
+    for file in files:
+        for part in _lines_of(file, together):
+            found = True
+            yield part
+    if not found:
+        raise InputError(_NO_LINE.format(", ".join(files)))
+
+
+def _lines_of(file: str, together: int) -> Iterator[tuple[list[str], list[bytes]]]:
     from streameval.core.event_lines import numbered_lines_of
 
-    places: list[str] = []
-    for file in files:
-        for values, numbers in numbered_lines_of(file):
-            places = [f"{file}:{number}" for number in numbers]
-            for first in range(0, len(values), together):
-                part = slice(first, first + together)
-                yield places[part], values[part]
-    if not places:
-        raise InputError(f"{', '.join(files)}: no line to map")
+    for values, numbers in numbered_lines_of(file):
+        places = [f"{file}:{number}" for number in numbers]
+        for first in range(0, len(values), together):
+            part = slice(first, first + together)
+            yield places[part], values[part]
+
+
+def _sample(files: Sequence[str]) -> list[bytes]:
+    """Return the first lines of each file, as many of each. Raises `InputError` for none."""
+    count = max(1, _SAMPLE // len(files))
+    firsts = (islice(_lines_of(file, 1), count) for file in files)
+    values = [value for lines in firsts for _, (value,) in lines]
+    if not values:
+        raise InputError(_NO_LINE.format(", ".join(files)))
+    return values
 
 
 def _became(
@@ -222,8 +240,7 @@ def draft_profile(files: Sequence[str]) -> str:
     from streameval.profiles import library
     from streameval.profiles.draft import draft, in_yaml, taken_out, types_off
 
-    values = [part[0] for _, (_, part) in zip(range(_SAMPLE), _lines(files, 1), strict=False)]
-    form, plain = types_off(values)
+    form, plain = types_off(_sample(files))
     path, messages = taken_out(plain)
     around = f"format: {form}  # values name their types\n" if form else ""
     around += f"unwrap: {in_yaml(path)}  # the message, within an envelope\n" if path else ""

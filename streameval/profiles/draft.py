@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -50,6 +51,12 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 # A date without a time of day, and one without a date.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
+# What stands behind the kind of feedback, the last field of a rule.
+_GUESS: Final = "  # a guess: no field says what was done"
+# The end of the name of a time.
+_NAME_OF_TIME: Final = re.compile(
+    r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|[a-z](At|Ts|Date)\Z"
+)
 # The field at the beginning of a path that goes on below it.
 _OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
 # The name of a time that is of an event, not of an item.
@@ -234,12 +241,15 @@ def _tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
     kind = kind_path(read)
-    tags = _tags(read, kind)
+    tags, words = _tags(read, kind)
     groups, several = _groups(read, kind, tags)
     read = [leaves for group in groups.values() for leaves in group]
     fields = examples_of(read)
     users = users_told(read)
-    told = ids_told_by_values(read, kind, [*paths_of("user_id", fields), *users]) | users
+    acts = {
+        said: act_of(words.get(said) or group[0].get(kind or "")) for said, group in groups.items()
+    }
+    told = ids_told_by_values(groups, acts, [*paths_of("user_id", fields), *users]) | users
     groups = {
         said: [{told.get(path, path): value for path, value in one.items()} for one in group]
         for said, group in groups.items()
@@ -247,7 +257,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     others = _other_users(read, paths_of("user_id", fields))
     groups = {said: _of_one_user(group, *others) for said, group in groups.items()}
     fields = examples_of(leaves for group in groups.values() for leaves in group)
-    acts = _acts(groups, kind, {*tags} - {""})
+    acts = _acts(groups, kind, words, acts)
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
     own = own_ids(read)
@@ -255,9 +265,10 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         act == "shown" and lists_of_items(examples_of(groups[said])) for said, act in acts.items()
     )
     made: dict[str, str] = {}
-    for said, act in acts.items():
+    # A click may have the time of its list too, and the first rule that holds counts.
+    for said, act in sorted(acts.items(), key=lambda one: kind is None and one[1] == "shown"):
         when = f"when: {{{in_yaml(kind)}: {said}}}" if said else ""
-        if said and said in tags:
+        if said and said in words:
             when = f"when: {in_yaml(said)}"
         if said in several:
             when = _each(when, several[said])
@@ -265,10 +276,14 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         both = act in {"", "shown"} or (act in {"view", "click"} and not shows)
         rule = None if said == "null" else _rule(when, act, groups[said], own, both=both)
         if rule is not None and len(made) < _MOST_RULES:
-            made[said] = rule
+            is_guess = kind is None and said.startswith("!")
+            made[said] = rule + _GUESS if is_guess else rule
     rules = list(made.values())
     if kind is None and not rules and paths_of("item_id", fields):
-        return [_feedback("", "click", fields, "  # a guess: no field says what was done")], []
+        act = act_of(_telling_time(fields))
+        if act == "shown":
+            return [_impression("", [*chain(*groups.values())])], []
+        return [_feedback("", act or "click", fields, "" if act else _GUESS)], []
     event = in_yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
@@ -283,11 +298,12 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     return rules, left[:_MOST_RULES]
 
 
-def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> list[str]:
+def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:
     """Return what tells the kind of each message without one, as an expression; else "".
 
-    It is the name of the message's one object, as in a `oneof` of Protobuf, where no other message
-    has it too. Or it is the value of a field in which these differ from the others, as a table.
+    With them comes what each expression says. It is the name of the message's one object, as in a
+    `oneof` of Protobuf, where no other message has it too. Or it is the value of a field in which
+    these differ from the others, as a table. Where no message has a kind, its fields tell.
     """
     lacks = [leaves.get(kind or "") is None for leaves in read]
     held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
@@ -299,37 +315,64 @@ def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> list[str]:
         for names, without in zip(held, lacks, strict=True)
     ]
     if any(tags) and (kind is not None or len({*tags}) > 1):
-        return tags
+        return tags, {tag: tag for tag in tags if tag}
+    if kind is None:
+        return _tags_by_fields(read)
     rest = [leaves for leaves, without in zip(read, lacks, strict=True) if without]
     kinds = [leaves for leaves, without in zip(read, lacks, strict=True) if not without]
     for path in examples_of(rest) if kinds else ():
         values = {str(leaves.get(path)) for leaves in rest}
         elsewhere = {str(leaves.get(path)) for leaves in kinds}
         if not values & elsewhere and all(act_of(one) and "'" not in one for one in values):
-            return [
+            tags = [
                 f"{path} == '{leaves[path]}'" if without else ""
                 for leaves, without in zip(read, lacks, strict=True)
             ]
-    return []
+            return tags, {f"{path} == '{value}'": value for value in values}
+    return [""] * len(read), {}
+
+
+def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """Return what tells the kind of messages without a kind, as above: those of several topics.
+
+    It is the name of a time, as `clickedAt`. Or some have lists: others are clicks, most likely.
+    """
+    tags = [_telling_time(leaves) for leaves in read]
+    if len({*tags}) > 1:
+        return tags, {tag: tag for tag in tags if tag}
+    lists = [next((path for path, _ in lists_of_items(leaves)), "") for leaves in read]
+    items = [leaves for leaves, path in zip(read, lists, strict=True) if not path]
+    if len({*lists}) != 2 or not paths_of("item_id", examples_of(items)):
+        return [""] * len(read), {}
+    path = max(lists)
+    return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+
+
+def _telling_time(leaves: dict[str, Any]) -> str:
+    """Return the path of a time whose name says what was done: of a click before its list's."""
+    found = {path: act_of(path) for path in leaves if _NAME_OF_TIME.search(path)}
+    told = [path for path, act in found.items() if act and leaves[path] is not None]
+    return min(told, key=lambda path: found[path] == "shown", default="")
 
 
 def _acts(
-    groups: dict[str, list[dict[str, Any]]], kind: str | None, tags: set[str]
+    groups: dict[str, list[dict[str, Any]]],
+    kind: str | None,
+    words: dict[str, str],
+    acts: dict[str, str],
 ) -> dict[str, str]:
-    """Return what the messages of each kind say that somebody did, as `act_of`.
+    """Return what the messages of each kind say that somebody did, beyond what its name says.
 
-    Others that are about an item that was shown are feedback of their own kind.
+    Those that are about an item that was shown are feedback of their own kind. `words` are what
+    kinds say that have no name.
     """
-    acts = {
-        said: act_of(said if said in tags else group[0].get(kind or ""))
-        for said, group in groups.items()
-    }
+    acts = {**acts}
     several = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
     for said in several:  # "suggestions" shows its suggestions
         is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
-        if said in tags or (is_list and "shown" not in acts.values()):
+        if said in words or (is_list and "shown" not in acts.values()):
             acts[said] = acts[said] or "shown"
-    if not several and (view := shown_by_views({said: len(groups[said]) for said in acts})):
+    if not several and (view := shown_by_views(groups, acts)):
         acts[view] = "shown"
     shown: set[str] = set()
     for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
@@ -339,7 +382,7 @@ def _acts(
         fields = examples_of(groups[said])
         item, *_ = (*paths_of("item_id", fields), "")
         if {str(one) for one, _ in values_at(item, groups[said])} & shown:
-            acts[said] = kind_of(str(fields.get(kind or "", said)))
+            acts[said] = kind_of(words.get(said) or str(fields.get(kind or "", said)))
     return acts
 
 
@@ -352,7 +395,7 @@ def _groups(
     """
     groups: dict[str, list[dict[str, Any]]] = {}
     several: dict[str, str] = {}
-    for leaves, tag in zip(read, tags or [""] * len(read), strict=True):
+    for leaves, tag in zip(read, tags, strict=True):
         value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
         groups.setdefault(tag or ("" if kind is None else in_yaml(value)), []).append(leaves)
     if kind is None:
@@ -521,7 +564,7 @@ def _above(fields: dict[str, Any]) -> dict[str, Any]:
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
     """Return a rule with the fields that each event has, and `more` of this one."""
     lines = {
-        "ts": _time(fields),
+        "ts": _time(fields, shape),
         "user_id": _best("user_id", fields),
         "request_id": _best("request_id", fields),
         **more,
@@ -551,9 +594,16 @@ def in_yaml(value: Any) -> str:
     return written if written.isprintable() else json.dumps(value)
 
 
-def _time(fields: dict[str, Any]) -> str:
-    """Return the source of a time: its path, its unit, and a zone where it names none."""
-    path = next(iter(paths_of("ts", fields)), "ts")
+def _time(fields: dict[str, Any], shape: str) -> str:
+    """Return the source of a time: its path, its unit, and a zone where it names none.
+
+    Of a click's time and that of its list, it is the one of the shape.
+    """
+    path, *others = paths_of("ts", fields) or ["ts"]
+    if act_of(path):
+        path = min(
+            [path, *others], key=lambda one: (act_of(one) == "shown") == (shape == "feedback")
+        )
     time = fields.get(path)
     clock = next((one for one, each in fields.items() if _CLOCK.fullmatch(str(each))), None)
     if clock is not None and _DATE.fullmatch(str(time)):

@@ -135,16 +135,15 @@ def act_of(name: Any) -> str:
     return next((act for act, known in _ACTS.items() if re.search(known, said)), "")
 
 
-def shown_by_views(counts: Mapping[str, int]) -> str | None:
+def shown_by_views(groups: Mapping[str, Sequence[Any]], acts: Mapping[str, str]) -> str | None:
     """Return the kind of views that shows items where nothing else does, as those of banners.
 
-    `counts` are of messages of each kind. Pages are viewed less often than what leads to them.
+    Pages are viewed less often than what leads to them.
     """
-    acts = {said: act_of(said) for said in counts}
     if "click" not in acts.values() or "shown" in acts.values():
         return None
     views = [said for said, act in acts.items() if act == "view"]
-    return max(views, key=lambda said: counts[said], default=None)
+    return max(views, key=lambda said: len(groups[said]), default=None)
 
 
 def kind_of(name: str) -> str:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from streameval.profiles.message_fields import (
     ENOUGH,
     ID_LENGTH,
     Told,
-    act_of,
     examples_of,
     flags_of,
     has_several,
@@ -25,6 +23,9 @@ from streameval.profiles.message_fields import (
     values_at,
     values_in_lists,
 )
+
+Fields = dict[str, Any]
+"""The values of a message, by their paths."""
 
 # The end of the name of an id, whatever it is of, and what is no item and no list.
 _ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
@@ -41,26 +42,28 @@ _WHO: Final = re.compile(
 
 
 def ids_told_by_values(
-    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
+    groups: Mapping[str, list[Fields]], acts: Mapping[str, str], users: Sequence[str]
 ) -> dict[str, Told]:
     """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
 
-    A list has one user, and no two whole lists of a kind have one id.
+    `groups` are the messages of each kind, and `acts` what a kind says, as `act_of`. A list has one
+    user, and no two whole lists of a kind have one id.
     """
-    shown, listed, feedback = _shown_and_feedback(read, kind, users)
-    if not shown and not feedback and flags_of(read):
-        shown = feedback = [*read]
-    of_kinds: dict[str, list[dict[str, Any]]] = {}
-    for leaves in feedback:
-        of_kinds.setdefault(str(leaves.get(kind or "")), []).append(leaves)
-    items: list[str] = []
-    beside = set[str]()
+    read = [leaves for group in groups.values() for leaves in group]
+    lists_of_kinds, feedback_of_kinds = _shown_and_feedback(groups, acts, users)
+    if not lists_of_kinds and not feedback_of_kinds and flags_of(read):
+        lists_of_kinds = feedback_of_kinds = {"": read}
+    shown = [leaves for group in lists_of_kinds.values() for leaves in group]
+    feedback = [leaves for group in feedback_of_kinds.values() for leaves in group]
+    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
     of_one_user = {
         path
         for path in examples_of(read)
         if len(values_at(path, read, users)) == len(values_at(path, read))
     }
-    for group in of_kinds.values():
+    items: list[str] = []
+    beside = set[str]()
+    for group in feedback_of_kinds.values():
         fields = {path: one for path, one in examples_of(group).items() if path not in users}
         found = _items_told(group, fields, shown, listed, of_one_user)
         items += found
@@ -75,7 +78,7 @@ def ids_told_by_values(
     elsewhere = set().union(*here.values())
     for path in [path for path in examples_of(shown) if path in of_one_user - others]:
         before = values_at(path, shown)
-        whole = len(values_at(path, shown, [kind or ""])) == len(shown)
+        whole = sum(len(values_at(path, each)) for each in lists_of_kinds.values()) == len(shown)
         if _may_be_id(path) and before & elsewhere and (whole or not listed):
             ids[path] = before
     # At best both have it at one path.
@@ -93,7 +96,7 @@ def ids_told_by_values(
     lists += [path for path, found in here.items() if found & known and path not in lists]
     unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
     told |= {path: Told.of(path, "requestid") for path in unnamed}
-    return _misnamed(read, of_kinds.values() if shown else [], known) | told
+    return _misnamed(read, feedback_of_kinds.values() if shown else [], known) | told
 
 
 def _misnamed(
@@ -171,34 +174,41 @@ def _are_long(ids: set[tuple[Any, ...]]) -> bool:
 
 
 def _shown_and_feedback(
-    read: Sequence[dict[str, Any]], kind: str | None, users: Sequence[str]
-) -> tuple[list[dict[str, Any]], set[tuple[Any, None]], list[dict[str, Any]]]:
-    """Return the messages that show something, what their lists hold, and those of feedback.
+    groups: Mapping[str, list[Fields]], acts: Mapping[str, str], users: Sequence[str]
+) -> tuple[dict[str, list[Fields]], dict[str, list[Fields]]]:
+    """Return the messages that show something, and those of feedback, of each kind.
 
     Feedback says so, or has an id that was shown.
     """
-    acts = [(act_of(leaves.get(kind or "")), leaves) for leaves in read]
-    lists = [leaves for act, leaves in acts if act in {"", "view"} and has_several([leaves])]
-    shown = [leaves for act, leaves in acts if act == "shown"] or lists
-    if not shown and (
-        view := shown_by_views(Counter(str(leaves.get(kind or "")) for leaves in read))
-    ):
-        shown = [leaves for leaves in read if leaves.get(kind or "") == view]
-    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
-    ids = [path for path in examples_of(shown) if _may_be_id(path) and path not in users]
-    known = {path: values_at(path, shown) for path in ids}
-    is_shown = {*map(id, shown)}
-    feedback = [
-        leaves
-        for act, leaves in acts
-        if id(leaves) not in is_shown
-        and (
-            act
-            or not listed.isdisjoint(_scalars(leaves))
-            or (not listed and any(values_at(path, [leaves]) & known[path] for path in ids))
-        )
-    ]
-    return shown, listed, feedback
+    shown = {said: group for said, group in groups.items() if acts[said] == "shown"}
+    if not shown:
+        shown = {
+            said: lists
+            for said, group in groups.items()
+            if acts[said] in {"", "view"}
+            if (lists := [leaves for leaves in group if has_several([leaves])])
+        }
+    if not shown and (view := shown_by_views(groups, acts)):
+        shown = {view: groups[view]}
+    all_shown = [leaves for group in shown.values() for leaves in group]
+    listed = {(each, None) for leaves in all_shown for each in values_in_lists(leaves)}
+    ids = [path for path in examples_of(all_shown) if _may_be_id(path) and path not in users]
+    known = {path: values_at(path, all_shown) for path in ids}
+    is_shown = {*map(id, all_shown)}
+
+    def is_feedback(said: str, leaves: Fields) -> bool:
+        if id(leaves) in is_shown:
+            return False
+        if acts[said] or not listed.isdisjoint(_scalars(leaves)):
+            return True
+        return not listed and any(values_at(path, [leaves]) & known[path] for path in ids)
+
+    feedback = {
+        said: found
+        for said, group in groups.items()
+        if (found := [leaves for leaves in group if is_feedback(said, leaves)])
+    }
+    return shown, feedback
 
 
 def _may_be_id(path: str, *, rarely: bool = False) -> bool:

@@ -356,6 +356,48 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
     assert {one.user_id for one in shown} == {*users}
 
 
+def of_topics(*topics):
+    """Messages of topics of one kind each, which say no kind."""
+    users = ("ann", "bob", "cyd")
+    around = [{"userId": users[n % 3], "requestId": f"l{n}"} for n in range(7)]
+    return [one | topic for topic in topics for one in around]
+
+
+@pytest.mark.parametrize(
+    ("lists", "clicks"),
+    [
+        ({"servedAt": AT, "items": ITEMS}, {"clickedAt": AT + 5, "itemId": ITEMS[1]}),
+        (
+            {"shown_ts": AT, "items": ITEMS},
+            {"shown_ts": AT, "click_ts": AT + 5, "item": ITEMS[1]},
+        ),
+        ({"ts": AT, "items": ITEMS}, {"ts": AT + 5, "item": ITEMS[1]}),
+    ],
+)
+def test_topics_of_one_kind_are_told_by_their_fields(lists, clicks, tmp_path):
+    values = [json.dumps(one).encode() for one in of_topics(lists, clicks)]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert not rejected
+    assert [one.items for one in events[:7]] == [tuple(ITEMS)] * 7
+    assert [(one.feedback, one.item_id, one.ts) for one in events[7:]] == [
+        ("click", ITEMS[1], AT + 5)
+    ] * 7
+    assert [one.request_id for one in events] == [f"l{n}" for n in range(7)] * 2
+
+
+def test_a_topic_alone_is_told_by_its_time():
+    times = {"purchasedAt": "kind: {const: purchase}", "impressionTime": "- impression:"}
+    for time, said in times.items():
+        values = [json.dumps(one | {time: AT, "itemId": "a"}).encode() for one in of_topics({})]
+        text = draft(values)
+        assert said in text
+        assert "a guess" not in text
+    text = draft([json.dumps(one | {"ts": AT, "itemId": "a"}).encode() for one in of_topics({})])
+    assert "click}  # a guess: no field says what was done" in text
+
+
 def test_places_in_a_row_tell_more_than_rows():
     messages = [one for number in range(7) for one in carousels(number, f"u{number % 3}")]
     text = draft([json.dumps(one).encode() for one in messages])

@@ -1,6 +1,7 @@
 """`streameval map` and `profiles`, and `--profile` of the other commands, as people call them."""
 
 import json
+from collections import Counter
 
 import command_line
 import pytest
@@ -285,6 +286,22 @@ def test_init_drafts_a_profile_for_an_unknown_format(tmp_path):
     assert "items: {each: rows, item_id: SKU}" in done.stdout
     (tmp_path / "mine.yaml").write_text(done.stdout)
     assert library.mapping_of(str(tmp_path / "mine.yaml")).profile.rules
+
+
+def test_init_looks_into_each_file_though_the_first_is_long(tmp_path):
+    times = {"servedAt": 1767614400000, "clickedAt": 1767614400005}
+    who = [{"userId": f"u{number % 3}", "requestId": f"l{number}"} for number in range(1_200)]
+    lists = [one | {"servedAt": times["servedAt"], "items": ["a", "b"]} for one in who]
+    clicks = [one | {"clickedAt": times["clickedAt"], "itemId": "b"} for one in who[:9]]
+    files = [
+        file_of(tmp_path, *messages, name=name)
+        for name, messages in {"lists": lists, "nothing": [], "clicks": clicks}.items()
+    ]
+    done = streameval("map", *files, "--init", folder=tmp_path)
+    (tmp_path / "mine.yaml").write_text(done.stdout)
+    done = streameval("map", *files, "--profile", "mine.yaml", folder=tmp_path)
+    kinds = Counter(json.loads(line)["type"] for line in done.stdout.splitlines())
+    assert (kinds, done.stderr) == ({"slate": 1_200, "feedback": 9}, "")
 
 
 def test_a_profile_that_is_edited_holds_at_the_next_call_of_a_notebook(tmp_path):
