@@ -42,7 +42,7 @@ class Format(NamedTuple):
 
 
 def _other(name: str, *fields: str, **values: str) -> Format:
-    return Format(Foreign(name, _DOCS), frozenset((*fields, *values)), values)
+    return Format(Foreign(name, _DRAFT), frozenset((*fields, *values)), values)
 
 
 def _mapped(profile: str, name: str, *fields: str, **values: str) -> Format:
@@ -63,7 +63,7 @@ def _by_profile(profile: str, name: str) -> Foreign:
     return Foreign(name, f"map it by the profile {profile} (docs/profiles.md)", profile)
 
 
-_DOCS: Final = "convert it to the format of docs/events.md"
+_DRAFT: Final = "`streameval map FILE --init` drafts a profile for it (docs/profiles.md)"
 _GA4: Final = "Google Analytics 4"
 _PROTOCOL: Final = f"{_GA4} (Measurement Protocol)"
 

@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from streameval.base.errors import InputError
 from streameval.base.limits import MAX_DEAD_LETTER_BYTES
-from streameval.core.foreign_formats import Foreign, format_of, sentence_on
+from streameval.core.foreign_formats import Foreign, format_of, is_ours, sentence_on
 
 if TYPE_CHECKING:
     from streameval.core.replay import RejectedLine
@@ -57,7 +57,9 @@ class RejectedLines:
 
         `advice` says how to get the lines that it does not name.
         """
-        if none_accepted and self.count:
+        if not self.count:
+            return
+        if none_accepted:
             reason, count = self.reasons.most_common(1)[0]
             yield f"every line was rejected, {count:,} of {self.count:,} as {reason}"
         for line in self._first:
@@ -69,6 +71,9 @@ class RejectedLines:
             yield f"{late:,} late: the events are not in order of time; {self._sort} orders them"
         if formats := sentence_on(self._formats):
             yield formats
+        elif none_accepted and self._foreign and not any(is_ours(one.value) for one in self._first):
+            file = self._first[0].file
+            yield f"are they of another tracker? `streameval map {file} --init` drafts a profile"
 
 
 @contextmanager

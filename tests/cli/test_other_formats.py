@@ -264,8 +264,22 @@ def test_a_replay_that_accepts_nothing_fails(tmp_path):
     done = replayed(tmp_path, {"type": "view"}, IMPRESSION | {"ts": 5}, [])
     assert done.exit_code == 1
     assert done.stderr.splitlines()[0] == "every line was rejected, 3 of 3 as invalid"
-    assert replayed(tmp_path, {"type": "view"}, IMPRESSION).exit_code == 0
+    accepted = replayed(tmp_path, {"type": "view"}, IMPRESSION)
+    assert (accepted.exit_code, "another tracker" in accepted.stderr) == (0, False)
     assert replayed(tmp_path).exit_code == 0, "an empty file has nothing to reject"
+
+
+def test_a_replay_of_events_of_others_says_how_to_map_them(tmp_path):
+    done = replayed(tmp_path, {"evt": "view", "who": "ann"})
+    assert done.exit_code == 1
+    file = tmp_path / "events.jsonl"
+    last = done.stderr.splitlines()[-1]
+    assert last == f"are they of another tracker? `streameval map {file} --init` drafts a profile"
+    done = replayed(tmp_path, {"event": "view", "distinct_id": "ann"})
+    said = "this looks like PostHog: `streameval map FILE --init` drafts a profile for it"
+    assert done.stderr.splitlines()[-1].startswith(said)
+    wrong = replayed(tmp_path, IMPRESSION | {"ts": 5})
+    assert "another tracker" not in wrong.stderr
 
 
 def test_doctor_tells_names_like_ours():
