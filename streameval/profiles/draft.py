@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -340,12 +340,17 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
     tags = [_telling_time(leaves) for leaves in read]
     if len({*tags}) > 1:
         return tags, {tag: tag for tag in tags if tag}
-    lists = [next((path for path, _ in lists_of_items(leaves)), "") for leaves in read]
+    lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
     items = [leaves for leaves, path in zip(read, lists, strict=True) if not path]
     if len({*lists}) != 2 or not paths_of("item_id", examples_of(items)):
         return [""] * len(read), {}
     path = max(lists)
     return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+
+
+def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the lists of a message, whatever they are of."""
+    yield from ((path, value) for path, value in leaves.items() if isinstance(value, list))
 
 
 def _telling_time(leaves: dict[str, Any]) -> str:
@@ -425,7 +430,7 @@ def _other_users(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> tuple[
 
     A session is no user where another one is known.
     """
-    counts = Counter(path for path in paths for leaves in read if leaves.get(path) is not None)
+    counts = Counter(path for path in paths for leaves in read if leaves.get(path))
     lasting = [path for path in paths if "session" not in path.lower()]
     first = max(lasting or paths, key=counts.__getitem__, default="")
     return first, {*paths} - {first}
@@ -435,7 +440,7 @@ def _of_one_user(
     group: Sequence[dict[str, Any]], user: str, others: set[str]
 ) -> list[dict[str, Any]]:
     """Return messages without the ids of `others`, where most have the one of `user`."""
-    count = sum(leaves.get(user) is not None for leaves in group)
+    count = sum(bool(leaves.get(user)) for leaves in group)
     gone = others if 2 * count > len(group) else set()
     return [{path: value for path, value in leaves.items() if path not in gone} for leaves in group]
 

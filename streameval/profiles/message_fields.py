@@ -46,19 +46,40 @@ _LONG_WORD: Final = {"items": 4, "position": 4, "ts": 4}
 _LONG: Final = 6
 # What the words of an event's name say that somebody did. The first that is found counts.
 _ACTS: Final = {
-    "": r"\b(remove|cancel|refund|un[a-z])",
-    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete"
-    r"|gekauft|bestell|compra|achat|acquist)",
-    "cart": r"(\b|\baddto)(cart|basket)|\b(warenkorb|carrito|panier|carrello|carrinho)",
+    "": r"\b(remove|cancel|refund"
+    r"|un(like|fav|sav|book|follow|watch|select|subscri|star|vote|pin|heart|do|click))",
+    "purchase": r"\b(purchase|order|buy|bought|booked|booking|transaction|checkout complete)",
+    "cart": r"(\b|\baddto)(cart|basket)",
     "like": r"\b(like|fav(s|ou?rite)?)",
-    "click": r"\b(clic|clk|tap|select|interact|klick|geklickt)",
-    "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|visib|anzeige"
-    r"|angezeigt|impres|mostrad|affich|exibi)"
+    "click": r"\b(clic|clk|tap|select|interact)",
+    "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|visib)"
     # What may also be saved or hidden.
     r"|\A(?!.*\b(sav|shar|dismiss|hid|add|rat(e|ed|ing)\b|appl(y|ied)|skip|accept|reject|open"
     r"|comment|feedback|report|follow|download)).*\b(recommend|search|lists?\b|responses?\b)",
     "play": r"\b(play|watch|listen)",
     "view": r"\b(view|visit|read\b|pv\b)",
+}
+# How such words begin in other languages: Dutch, French, German, Italian, Polish, Portuguese,
+# Russian, Spanish, Turkish, Chinese, Japanese, Korean.
+_FOREIGN: Final = {
+    "purchase": "gekocht achat gekauft bestell acquist zakup compra покуп купил куплен sat.n 購入"
+    " 购买 支付 下单 구매",
+    "cart": "winkelwagen panier warenkorb carrello koszyk carrinho корзин carrito sepet 购物车 加购"
+    " カート 장바구니",
+    "like": "лайк нрав 点赞 收藏 喜欢 いいね 좋아요",
+    "click": "aangeklikt geklikt klik klick geklickt клик нажат t.kla 点击 クリック 클릭",
+    "shown": "getoond vertoon affich anzeige angezeigt wyświetl exibi показ mostrad impres g.ster"
+    " 曝光 展示 展现 表示 노출",
+    "view": "bekeken просмотр 浏览 閲覧 조회",
+}
+_LETTER: Final = "a-zà-žа-я"
+_SAYS: Final = {
+    act: re.compile(
+        rf"{known}|(?<![{_LETTER}])({_FOREIGN[act].replace(' ', '|')})"
+        if act in _FOREIGN
+        else known
+    )
+    for act, known in _ACTS.items()
 }
 _KNOWN: Final = {word for words in _WORDS.values() for word in words.split()}
 # What stands before the last name of a path, also within a function.
@@ -84,7 +105,9 @@ _SAME_AS_ID: Final = re.compile(r"(ref|(?<=.)([ug]uid|number|(?<!na)no|nr|code|k
 # The type of a value at the end of its name, as in `item_id_str`.
 _TYPE: Final = re.compile(r"_(str|int|real|bool|date)s?\Z")
 # The whole name of a number that is a time: what it is the time of has the name.
-_OF_TIME: Final = re.compile(r"(epoch|unix)?_?(seconds|secs|millis|milliseconds|ms)?\Z")
+_OF_TIME: Final = re.compile(
+    r"((epoch|unix)_?(seconds|secs|millis|ms)?|seconds|millis|milliseconds)\Z", re.IGNORECASE
+)
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
 _IDENTITIES: Final = re.compile(r"identit|((user|customer)_?ids|external_?ids?)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
@@ -125,14 +148,15 @@ def values_in_lists(leaves: dict[str, Any]) -> Iterator[Any]:
     for value in leaves.values():
         listed = isinstance(value, list) or (isinstance(value, str) and _IDS.fullmatch(value))
         for one in parted(value)[1] if listed else ():
-            below = dict(leaves_of(one, "")).values() if isinstance(one, dict) else [one]
-            yield from (each for each in below if isinstance(each, str | int))
+            below = dict(leaves_of(one, "")) if isinstance(one, dict) else {"": one}
+            yield from (each for each in below.values() if isinstance(each, str | int))
+            yield from values_in_lists({path: each for path, each in below.items() if path})
 
 
 def act_of(name: Any) -> str:
     """Return what the name of an event says: a kind of feedback, "shown", or "" for neither."""
     said = _words_of(name)
-    return next((act for act, known in _ACTS.items() if re.search(known, said)), "")
+    return next((act for act, known in _SAYS.items() if known.search(said)), "")
 
 
 def shown_by_views(groups: Mapping[str, Sequence[Any]], acts: Mapping[str, str]) -> str | None:
@@ -151,7 +175,7 @@ def kind_of(name: str) -> str:
 
     It is "" for what takes something back.
     """
-    if re.search(_ACTS[""], _words_of(name)):
+    if _SAYS[""].search(_words_of(name)):
         return ""
     return _words_of(re.split(r"[./:]", name)[-1]).strip().replace(" ", "_")
 
@@ -176,7 +200,7 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for leaves in group:
         for path, value in leaves.items():
             known = examples.get(path)
-            if known in (None, []) or (may_be_either(known) and not may_be_either(value)):
+            if known in (None, [], "") or (may_be_either(known) and not may_be_either(value)):
                 examples[path] = value
     return examples
 
@@ -450,6 +474,7 @@ def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | N
     words = _WORDS[field].split()
     if field == "ts":
         words += [name for path, name in names.items() if _AT.search(path)]
+        words += [name for path, name in names.items() if _OF_TIME.match(path.rpartition(".")[2])]
     exact = [path for word in words for path, name in names.items() if name == word]
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
     found = exact or [path for path, name in names.items() if name.endswith(long)]

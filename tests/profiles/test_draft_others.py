@@ -296,6 +296,31 @@ def customer_io(number, user):
     yield {"name": "rec_clicked", "id": f"f{number}", "attributes": clicked} | around
 
 
+def units(number, user):
+    """Adobe Commerce: several lists in a message, each with its id."""
+    around = {"shopper": {"shopperId": user}, "eventTime": written(number)}
+    lists = [{"unitId": f"l{number}{name}", "unitType": "primary"} for name in "ab"]
+    found = [one | {"products": [{"productId": item} for item in ITEMS]} for one in lists]
+    yield {"event": "recs-unit-render", "recommendations": {"units": found}} | around
+    yield {"event": "recs-item-click", "unitId": f"l{number}a", "productId": ITEMS[1]} | around
+
+
+def cookies(number, user):
+    """Salesforce Einstein: the id of an account is empty for who has none."""
+    around = {"cookieId": user, "userId": "", "recoUUID": f"l{number}"}
+    shown = {"products": [{"id": one} for one in ITEMS], "receivedAt": AT + number}
+    yield {"activity": "viewReco"} | around | shown
+    yield {"activity": "clickReco", "product": {"id": ITEMS[1]}, "receivedAt": AT + 5} | around
+
+
+def clocks(number, user):
+    """A time whose name is its unit, within what says nothing of a time."""
+    around = {"context": {"user": {"name": user}, "clock": {"epochMillis": AT + number}}}
+    for name, place in [("UbiImpression", 0), ("UbiImpression", 1), ("UbiInteraction", 1)]:
+        event = {"messageName": name, "pageInstanceId": f"l{number}", "itemUri": ITEMS[place]}
+        yield {"event": event} | around
+
+
 TRACKERS = {
     synerise: "l",
     particular_audience: None,
@@ -325,6 +350,9 @@ TRACKERS = {
     references: "l",
     stations: "l",
     customer_io: "l",
+    units: "l",
+    cookies: "l",
+    clocks: None,
 }
 """How the ids of lists begin; `None` for impressions without one."""
 
@@ -453,6 +481,16 @@ def test_a_draft_tells_feedback_of_other_kinds(tmp_path):
         ("RecommendationFeedback", ""),
         ("added_to_list", ""),
         ("recommendation_add_to_cart", "cart"),
+        ("recs-unit-render", "shown"),
+        ("unlike", ""),
+        ("item_unsaved", ""),
+        ("Product aangeklikt", "click"),
+        ("wyświetlenie_listy", "shown"),
+        ("urun_tiklama", "click"),
+        ("Показ рекомендаций", "shown"),
+        ("商品点击", "click"),
+        ("レコメンド表示", "shown"),
+        ("상품_구매", "purchase"),
     ],
 )
 def test_what_is_done_with_a_recommendation_shows_none(name, act):
