@@ -46,72 +46,79 @@ def ids_told_by_values(
 ) -> dict[str, Told]:
     """Find the ids of items and lists whose names tell nothing: feedback has those that were shown.
 
-    `groups` are the messages of each kind, and `acts` what a kind says, as `act_of`. A list has one
-    user, and no two whole lists of a kind have one id.
+    `groups` are the messages of each kind, and `acts` what a kind says, as `act_of`.
     """
-    read = [leaves for group in groups.values() for leaves in group]
-    lists_of_kinds, feedback_of_kinds = _shown_and_feedback(groups, acts, users)
-    if not lists_of_kinds and not feedback_of_kinds and flags_of(read):
-        lists_of_kinds = feedback_of_kinds = {"": read}
-    shown = [leaves for group in lists_of_kinds.values() for leaves in group]
-    feedback = [leaves for group in feedback_of_kinds.values() for leaves in group]
-    listed = {(each, None) for leaves in shown for each in values_in_lists(leaves)}
+    read = _all_of(groups)
+    shown, feedback = _shown_and_feedback(groups, acts, users)
+    if not shown and not feedback and flags_of(read):
+        shown = feedback = {"": read}
+    paths = examples_of(read)
     of_one_user = {
-        path
-        for path in examples_of(read)
-        if len(values_at(path, read, users)) == len(values_at(path, read))
+        path for path in paths if len(values_at(path, read, users)) == len(values_at(path, read))
     }
+    listed = {(each, None) for leaves in _all_of(shown) for each in values_in_lists(leaves)}
     items: list[str] = []
     beside = set[str]()
-    for group in feedback_of_kinds.values():
+    for group in feedback.values():
         fields = {path: one for path, one in examples_of(group).items() if path not in users}
-        found = _items_told(group, fields, shown, listed, of_one_user)
+        found = _items_told(group, fields, _all_of(shown), listed, of_one_user)
         items += found
         if not found and paths_of("item_id", fields):  # what is beside an item is another thing
             beside.update(fields)
     told = {path: Told.of(path, "itemid") for path in items if path not in beside}
-    fields = examples_of(feedback)
-    others = {*users, *(told or paths_of("item_id", fields)[:1])}
-    here = {path: values_at(path, feedback) for path in fields if path not in others}
-    here = {path: found for path, found in here.items() if _may_be_id(path) and path in of_one_user}
-    ids: dict[str, set[tuple[Any, ...]]] = {}
+    others = {*users, *(told or paths_of("item_id", examples_of(_all_of(feedback)))[:1])}
+    lists = _lists_told(shown, _all_of(feedback), of_one_user - others, whole=bool(listed))
+    known = {one for path in lists for one in values_at(path, _all_of(shown))}
+    unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
+    told |= {path: Told.of(path, "requestid") for path in unnamed}
+    named = [*feedback.values(), *(() if lists else shown.values())] if shown else []
+    return _misnamed(read, named, known) | told
+
+
+def _lists_told(
+    shown: Mapping[str, list[Fields]], feedback: list[Fields], may_be: set[str], *, whole: bool
+) -> list[str]:
+    """Return the paths of a list's id, in what shows it and in feedback; none if there is no id.
+
+    `may_be` are the paths to look at, whose values have one user each. No two `whole` lists of a
+    kind have one id, and impressions of one list have. Of several that may be an id any will do.
+    """
+    all_shown = _all_of(shown)
+    paths = [path for path in examples_of(feedback) if path in may_be and _may_be_id(path)]
+    here = {path: values_at(path, feedback) for path in paths}
     elsewhere = set().union(*here.values())
-    for path in [path for path in examples_of(shown) if path in of_one_user - others]:
-        before = values_at(path, shown)
-        whole = sum(len(values_at(path, each)) for each in lists_of_kinds.values()) == len(shown)
-        if _may_be_id(path) and before & elsewhere and (whole or not listed):
+    ids: dict[str, set[tuple[Any, ...]]] = {}
+    for path in examples_of(all_shown):
+        before = values_at(path, all_shown)
+        alone = sum(len(values_at(path, each)) for each in shown.values()) == len(all_shown)
+        if path in may_be and _may_be_id(path) and before & elsewhere and (alone or not whole):
             ids[path] = before
     # At best both have it at one path.
     ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
-    lists = paths_of("request_id", examples_of(shown))[:1]
-    count = len(values_at(lists[0], shown)) if lists else 0
-    several = {path: known for path, known in ids.items() if len(known) < len(shown)}
-    if lists and listed and 2 * count < len(shown):
-        told[lists[0]] = Told.of(lists[0], "")  # many lists share it, as the name of a place
-        lists = []
-    if not listed and several and count in {0, len(shown)}:
+    lists = paths_of("request_id", examples_of(all_shown))[:1]
+    count = len(values_at(lists[0], all_shown)) if lists else 0
+    if whole and 2 * count < len(all_shown):
+        lists = []  # many lists share it, as the name of a place
+    several = {path: known for path, known in ids.items() if len(known) < len(all_shown)}
+    if not whole and several and count in {0, len(all_shown)}:
         lists, ids = [], several  # what each impression has alone is not of a list
-    lists = lists or [max(ids, key=lambda path: len(ids[path]))] if ids else lists
-    known = {one for path in lists for one in values_at(path, shown)}
-    lists += [path for path, found in here.items() if found & known and path not in lists]
-    unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
-    told |= {path: Told.of(path, "requestid") for path in unnamed}
-    return _misnamed(read, feedback_of_kinds.values() if shown else [], known) | told
+    if ids and not lists:
+        lists = [max(ids, key=lambda path: len(ids[path]))]
+    known = {one for path in lists for one in values_at(path, all_shown)}
+    return lists + [path for path, found in here.items() if found & known and path not in lists]
 
 
 def _misnamed(
-    read: Sequence[dict[str, Any]],
-    feedback: Iterable[Sequence[dict[str, Any]]],
-    known: set[tuple[Any, ...]],
+    read: list[Fields], groups: Iterable[list[Fields]], known: set[tuple[Any, ...]]
 ) -> dict[str, Told]:
     """Return what is no id of a list or an item though its name says so.
 
-    That are ids in feedback which no list has, and those of the messages themselves. `known` are
-    the ids of lists.
+    That are ids in `groups` of messages which no list has, where `known` are those of lists, and
+    the ids of messages themselves.
     """
     found = [
         path
-        for group in feedback
+        for group in groups
         for path, example in examples_of(group).items()
         if paths_of("request_id", {path: example}) and not values_at(path, group) & known
     ]
@@ -126,9 +133,9 @@ def _misnamed(
 
 
 def _items_told(
-    group: Sequence[dict[str, Any]],
-    fields: dict[str, Any],
-    shown: Sequence[dict[str, Any]],
+    group: Sequence[Fields],
+    fields: Fields,
+    shown: Sequence[Fields],
     listed: set[tuple[Any, None]],
     of_one_user: set[str],
 ) -> list[str]:
@@ -168,6 +175,11 @@ def _items_told(
     return _most({path: known for path, known in ids.items() if name_of(path) in names} or ids)
 
 
+def _all_of(groups: Mapping[str, list[Fields]]) -> list[Fields]:
+    """Return the messages of all kinds."""
+    return [leaves for group in groups.values() for leaves in group]
+
+
 def _are_long(ids: set[tuple[Any, ...]]) -> bool:
     """Tell whether values are so long that they are others by no chance."""
     return all(len(str(one)) >= ID_LENGTH for one, *_ in ids)
@@ -190,7 +202,7 @@ def _shown_and_feedback(
         }
     if not shown and (view := shown_by_views(groups, acts)):
         shown = {view: groups[view]}
-    all_shown = [leaves for group in shown.values() for leaves in group]
+    all_shown = _all_of(shown)
     listed = {(each, None) for leaves in all_shown for each in values_in_lists(leaves)}
     ids = [path for path in examples_of(all_shown) if _may_be_id(path) and path not in users]
     known = {path: values_at(path, all_shown) for path in ids}
@@ -218,7 +230,7 @@ def _may_be_id(path: str, *, rarely: bool = False) -> bool:
     return bool(_ID.search(name)) and not is_other
 
 
-def users_told(read: Sequence[dict[str, Any]]) -> dict[str, Told]:
+def users_told(read: Sequence[Fields]) -> dict[str, Told]:
     """Find the id of a user whose own name tells nothing: by what it stands in, or its values."""
     fields = examples_of(read)
     if paths_of("user_id", fields):
@@ -240,7 +252,7 @@ def _unlikely_user(path: str) -> int:
     return 0 if _ID.search(name) else 1 if _WHO.fullmatch(name) else 2
 
 
-def _told_by_lists(read: Sequence[dict[str, Any]]) -> list[str]:
+def _told_by_lists(read: Sequence[Fields]) -> list[str]:
     """Return the path of an id that all messages have, of which each has several lists.
 
     Where only one id may be of users it is taken.
@@ -268,18 +280,18 @@ def _told_by_lists(read: Sequence[dict[str, Any]]) -> list[str]:
     return [max(several, key=counts.__getitem__)] if several else []
 
 
-def _each_at(path: str, group: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, None]]:
+def _each_at(path: str, group: Sequence[Fields]) -> Iterator[tuple[Any, None]]:
     """Yield the values at a path that may be ids."""
     yield from ((leaves[path], None) for leaves in group if isinstance(leaves.get(path), str | int))
 
 
-def _inner(leaves: dict[str, Any]) -> dict[str, Any]:
+def _inner(leaves: Fields) -> dict[str, Any]:
     """Return the fields of the first object in the likeliest list of items."""
     first = next((first for _, first in lists_of_items(leaves)), None)
     return dict(leaves_of(first, "")) if isinstance(first, dict) else {}
 
 
-def _scalars(leaves: dict[str, Any]) -> Iterator[tuple[Any, None]]:
+def _scalars(leaves: Fields) -> Iterator[tuple[Any, None]]:
     """Yield the values of a message that may be ids."""
     yield from ((one, None) for one in leaves.values() if isinstance(one, str | int))
 
