@@ -9,9 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,7 +50,7 @@ _HEADER_BYTES: Final = 1 << 20
 class TableFile:
     """A file: the SQL that scans it, and its columns' types by name; `json`: its cells are JSON.
 
-    `parsed`: reading it means parsing text, which is dear.
+    `parsed`: reading it means parsing text, which is dear. `lists`: the columns that hold lists.
     """
 
     file: str
@@ -58,6 +58,7 @@ class TableFile:
     types: Mapping[str, str]
     json: bool = False
     parsed: bool = False
+    lists: Collection[str] = ()
 
     @property
     def line(self) -> str:
@@ -133,8 +134,7 @@ def _register(connection: Any, table: InMemory) -> TableFile:
         seen.add(name.lower())
     view = f"in memory: {table}"
     connection.register(view, table.data)
-    scan = quote(view)
-    return TableFile(table, scan, _column_types(connection, scan))
+    return _with_types(connection, table, quote(view))
 
 
 @contextmanager
@@ -189,14 +189,14 @@ def _first_broken_line(file: str) -> str:
 
 def _table_file(connection: Any, file: str, kind: str, packed: str | None) -> TableFile:
     if kind == ".parquet":
-        scan = parquet_scan([file])
-        return TableFile(file, scan, _column_types(connection, scan))
+        return _with_types(connection, file, parquet_scan([file]))
     start = f"{_names([file])}, compression = '{packed or 'none'}'"
     if kind in _JSON:
-        guess = f"read_json({start}, sample_size = -1, maximum_depth = 1)"
-        names = list(_column_types(connection, guess))
-        scan = f"read_json({start}, columns = {_struct(names, 'JSON')})"
-        return TableFile(file, scan, dict.fromkeys(names, "JSON"), json=True, parsed=True)
+        guess = f"read_json({start}, sample_size = -1, maximum_depth = 2)"
+        guessed = _with_types(connection, file, guess)
+        scan = f"read_json({start}, columns = {_struct([*guessed.types], 'JSON')})"
+        types = dict.fromkeys(guessed.types, "JSON")
+        return replace(guessed, scan=scan, types=types, json=True, parsed=True)
     delimiter, names = _header(file, packed, "\t" if kind in _TSV else None)
     scan = (
         f"read_csv({start}, auto_detect = false, header = true,"
@@ -226,12 +226,25 @@ def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def plain_name(name: str) -> str:
+    """Return the name of a column without capitals and without what parts its words."""
+    return re.sub(r"[_ -]", "", name).lower()
+
+
 def literal(text: str) -> str:
     """A text as SQL takes it, whatever it holds."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _column_types(connection: Any, scan: str) -> dict[str, str]:
+def _with_types(connection: Any, file: str, scan: str) -> TableFile:
+    """Return a file with the types that DuckDB finds in a scan."""
+    types = column_types(connection, scan)
+    lists = [name for name, kind in types.items() if kind.endswith("]")]
+    return TableFile(file, scan, types, lists=lists)
+
+
+def column_types(connection: Any, scan: str) -> dict[str, str]:
+    """Return the type of each column of a scan."""
     found = connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()  # noqa: S608  # quoted
     return {row[0]: row[1] for row in found}
 

@@ -5,7 +5,6 @@ DuckDB reads them; it works in bounded memory and sets aside on disk what does n
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +19,13 @@ from streameval.base.extras import require
 from streameval.base.in_memory import InMemory
 from streameval.base.limits import MAX_EVALUATED_RANK
 from streameval.files import locations
+from streameval.files.list_cells import Several, one_value_a_row
 from streameval.files.table_scans import (
     MARK,
     ONE_VALUE,
     TableFile,
     literal,
+    plain_name,
     quote,
     reading,
     table_file,
@@ -33,17 +34,30 @@ from streameval.files.table_scans import (
 MEMORY: Final = "512MB"
 BATCH_ROWS: Final = 1 << 18
 
-LIST_NAMES: Final = ("list", "list_id", "request", "request_id", "query", "qid", "user", "user_id")
-USER_NAMES: Final = ("user", "user_id")
+USER_NAMES: Final = (
+    *("user", "user_id", "uid"),
+    *("customer", "customer_id", "visitor_id", "member_id", "reviewer_id"),
+)
+LIST_NAMES: Final = (
+    *("list", "list_id", "request", "request_id", "query", "qid", "query_id", "topic", "topic_id"),
+    *USER_NAMES,
+    *("session", "session_id"),
+)
 ITEM_NAMES: Final = (
-    *("item", "item_id", "doc", "docid", "docno"),
-    *("product_id", "article_id", "movie_id"),
+    *("item", "item_id", "doc", "docid", "docno", "product_id", "article_id", "movie_id", "iid"),
+    *("document", "document_id", "product", "content_id", "sku", "asin", "isbn", "business_id"),
+    *("book_id", "track_id", "song_id", "video_id", "news_id", "listing_id", "hotel_id"),
 )
 RANK_NAMES: Final = ("rank", "position")
-SCORE_NAMES: Final = ("score", "prediction")
+PREDICTED_NAMES: Final = (
+    *("predicted_rating", "predicted_score", "pred", "est", "estimate", "probability"),
+)
+SCORE_NAMES: Final = ("score", "prediction", "predicted", *PREDICTED_NAMES)
+RATED_NAMES: Final = ("stars", "overall", "book_rating", "true_rating", "r_ui")
 GAIN_NAMES: Final = (
     *("gain", "relevance", "rel", "grade", "label", "rating"),
     *("relevant", "is_relevant", "clicked", "is_clicked", "click", "target", "score"),
+    *("relevance_label", *RATED_NAMES),
 )
 """The names that a column may have; the first one that a table has counts."""
 
@@ -142,13 +156,19 @@ def load(
             )
 
 
-def open_tables(connection: Any, files: Sequence[str]) -> tuple[list[TableFile], list[str]]:
+def open_tables(
+    connection: Any,
+    files: Sequence[str],
+    several: Several | None = None,
+) -> tuple[list[TableFile], list[str]]:
     """Find out how to read files, once, and which columns they have; all of a JSON file is read.
 
-    Raises `InputError`.
+    What comes as lists in the rows of a file has a row for each value. Raises `InputError`.
     """
     require_disk(files)
     tables = [table_file(connection, file) for file in files]
+    if several is not None:
+        tables = [one_value_a_row(connection, table, several) for table in tables]
     return tables, columns_of(tables)
 
 
@@ -220,14 +240,9 @@ def find_column(files: Sequence[str], known: Sequence[str], names: Sequence[str]
 
 def optional(known: Sequence[str], names: Sequence[str]) -> str | None:
     """The first column of `names` that a table has, or None: without `user_id` it is `userId`."""
-    alike = {_plain(name): name for name in reversed(known)}
-    found = (name if name in known else alike.get(_plain(name)) for name in names)
+    alike = {plain_name(name): name for name in reversed(known)}
+    found = (name if name in known else alike.get(plain_name(name)) for name in names)
     return next((name for name in found if name is not None), None)
-
-
-def _plain(name: str) -> str:
-    """A name without capitals and without what parts its words."""
-    return re.sub(r"[_ -]", "", name).lower()
 
 
 def text(column: str | None) -> Column:

@@ -225,7 +225,7 @@ def test_the_line_of_json_that_is_broken_is_counted_from_one(
 def test_json_that_is_no_table_is_told_what_a_table_is() -> None:
     write(
         **{
-            "x.json": '{"lists": [{"list": "u1", "item": "b"}]}',
+            "x.json": '{"u1": {"b": 1}}',
             "y.json": '[{"list": "u1" "item": "b"}]',
         }
     )

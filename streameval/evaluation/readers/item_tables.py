@@ -23,6 +23,7 @@ from streameval.evaluation.readers.outcomes import files_of
 from streameval.evaluation.request import NEIGHBOURS, RATINGS, Given
 from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
+from streameval.files.list_cells import Several
 from streameval.files.tables import (
     ITEM_NAMES,
     USER_NAMES,
@@ -68,7 +69,7 @@ def _several(paths: Sequence[str], *key: str) -> str:
 def load_features(connection: Any, paths: Sequence[str], key: str, names: Sequence[str]) -> None:
     """Make the table `features`: `key`, feature, value, line."""
     files = files_of(paths)
-    tables, known = open_tables(connection, files)
+    tables, known = open_tables(connection, files, Several(FEATURE_NAMES, ("value", "weight")))
     columns = {
         key: text(find_column(files, known, names)),
         "feature": label(find_column(files, known, FEATURE_NAMES)),
@@ -83,9 +84,13 @@ def load_columns(
     paths: Sequence[str],
     columns: Mapping[str, tuple[Callable[[str], Column], Sequence[str]]],
 ) -> list[str]:
-    """Read columns into a table, each of a type and by its names. Return the files."""
+    """Read columns into a table, each of a type and by its names. Return the files.
+
+    The second one, or the only one, may hold lists, with values of the third beside them.
+    """
     files = files_of(paths)
-    tables, known = open_tables(connection, files)
+    several = Several(*[names for _, names in columns.values()][-1 if len(columns) < 2 else 1 :])
+    tables, known = open_tables(connection, files, several)
     chosen = {
         name: kind(find_column(files, known, names)) for name, (kind, names) in columns.items()
     }

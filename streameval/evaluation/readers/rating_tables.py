@@ -25,6 +25,8 @@ from streameval.evaluation.units import BY, UnitBatch, batch_of, dimensions, gro
 from streameval.files.table_scans import TableFile
 from streameval.files.tables import (
     ITEM_NAMES,
+    PREDICTED_NAMES,
+    RATED_NAMES,
     USER_NAMES,
     Column,
     columns_of,
@@ -40,8 +42,8 @@ from streameval.files.tables import (
     time,
 )
 
-RATING_NAMES: Final = ("rating", "actual", "label")
-PREDICTION_NAMES: Final = ("prediction", "predicted", "score")
+RATING_NAMES: Final = ("rating", "actual", "label", *RATED_NAMES)
+PREDICTION_NAMES: Final = ("prediction", "predicted", "score", *PREDICTED_NAMES)
 TIME_NAMES: Final = ("timestamp", "ts", "time")
 
 

@@ -1,0 +1,105 @@
+"""Tables with a list in each row, as recommenders write them: a user, and all of its items.
+
+They are read as one row for each item, with its place in the list as `rank`. The items may be
+objects, whose fields become columns, and other columns may have a value for each item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from streameval.files.table_scans import TableFile, column_types, plain_name, quote
+
+# Names of a column of lists, beside those of one value and their plurals.
+_LISTS: Final = (
+    *("recommendations", "recommended", "recommended_items", "recs", "ranking", "ranked_items"),
+    *("results", "hits", "slate", "candidates", "relevant", "relevant_items", "clicked"),
+    *("purchased", "positives", "labels", "targets", "truth", "ground_truth", "actual"),
+)
+# Rows in which the fields of JSON objects are looked for.
+_SAMPLE: Final = 1_000
+
+
+class Several(NamedTuple):
+    """What may come as lists: the `names` of its column, and those of columns `beside` it.
+
+    A table that has one of `ranks` has a row for each value; else the first of them is its place.
+    """
+
+    names: Sequence[str]
+    beside: Sequence[str] = ()
+    ranks: Sequence[str] = ()
+
+
+def one_value_a_row(connection: Any, table: TableFile, several: Several) -> TableFile:
+    """Return a table with a row for each value of a column of lists, or the table as it is."""
+    names = {plain_name(name): name for name in reversed([*table.types])}
+    sought = [*map(plain_name, several.names)]
+    one = next((names[name] for name in sought if name in names), None)
+    has_ranks = not names.keys().isdisjoint(map(plain_name, several.ranks))
+    if not table.lists or has_ranks or (one is not None and one not in table.lists):
+        return table
+    known = [*sought, *(f"{name}s" for name in sought), *map(plain_name, _LISTS)]
+    found = [names[name] for name in known if names.get(name) in table.lists]
+    if not found and len(table.lists) > 1:
+        return table
+    column = next(iter([*found, *table.lists]))
+    words = {f"{plain_name(name)}s": name for name in several.beside}
+    beside = {name: words.get(plain_name(name), "") for name in table.lists if name != column}
+    return _unnested(connection, table, {column: "each", **beside}, several)
+
+
+def _unnested(
+    connection: Any, table: TableFile, lists: Mapping[str, str], several: Several
+) -> TableFile:
+    """Return a table with a row for each value of `lists`, which have new names ("": left out)."""
+
+    def values(column: str) -> str:
+        if table.json:
+            return f"json_extract({quote(column)}, '$[*]')"
+        return f"{quote(column)}::{table.types[column].rpartition('[')[0]}[]"
+
+    first, *_ = lists
+    added = {new: f"unnest({values(column)})" for column, new in lists.items() if new}
+    if several.ranks:
+        places = f"generate_subscripts({values(first)}, 1)"
+        added[several.ranks[0]] = f"to_json({places})" if table.json else places
+    scan = f"(SELECT * EXCLUDE ({_listed(lists)}), {_named(added)} FROM {table.scan})"  # noqa: S608  # quoted
+    del added["each"]
+    fields = _fields(connection, table, scan, first) or {several.names[0]: "each"}
+    taken = {*map(str.lower, fields)}
+    kept = [name for name in (*table.types, *added) if name not in lists]
+    columns = {name: quote(name) for name in kept if name.lower() not in taken} | fields
+    scan = f"(SELECT {_named(columns)} FROM {scan})"  # noqa: S608  # quoted
+    return replace(table, scan=scan, types=column_types(connection, scan), lists=())
+
+
+def _fields(connection: Any, table: TableFile, scan: str, column: str) -> dict[str, str]:
+    """Return the SQL of each field of the objects `each`; nothing for other values."""
+    if table.json:
+        rows = connection.execute(
+            "SELECT DISTINCT unnest(json_keys(each)) AS field FROM"  # noqa: S608  # quoted
+            f" (SELECT each FROM {scan} LIMIT {_SAMPLE})"
+            " WHERE json_type(each) = 'OBJECT' ORDER BY field"
+        ).fetchall()
+        return {name: f"json_extract(each, {_path(name)})" for (name,) in rows}
+    if not table.types[column].startswith("STRUCT"):
+        return {}
+    found = column_types(connection, f"(SELECT unnest(each) FROM {scan})")  # noqa: S608  # quoted
+    return {name: f"each.{quote(name)}" for name in found}
+
+
+def _path(name: str) -> str:
+    """Return the path of a field of JSON as SQL has it."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"').replace("'", "''")
+    return f"'$.\"{escaped}\"'"
+
+
+def _listed(names: Mapping[str, str]) -> str:
+    return ", ".join(map(quote, names))
+
+
+def _named(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{sql} AS {quote(name)}" for name, sql in columns.items())
