@@ -61,6 +61,9 @@ GAIN_NAMES: Final = (
 )
 """The names that a column may have; the first one that a table has counts."""
 
+_NAMED: Final = 6
+"""Names to tell in a message."""
+
 CellType: TypeAlias = Literal["id", "label", "number", "rank", "time"]
 
 _TYPES: Final[dict[CellType, str]] = {
@@ -234,8 +237,14 @@ def find_column(files: Sequence[str], known: Sequence[str], names: Sequence[str]
         whole = any(Path(file).suffix.lower() == ".json" for file in files)
         advice = "; a table in JSON is a .jsonl file, one object a line" if whole else ""
         has = f"it has {', '.join(known)}"
-        raise InputError(f"{', '.join(files)}: no column {' or '.join(names)} ({has}){advice}")
+        raise InputError(f"{', '.join(files)}: no column {or_names(names)} ({has}){advice}")
     return found
+
+
+def or_names(names: Sequence[str]) -> str:
+    """Return names that a column may have for a message, the first of many."""
+    more = ["another of docs/evaluate.md"] if len(names) > _NAMED else []
+    return " or ".join([*names[:_NAMED], *more])
 
 
 def optional(known: Sequence[str], names: Sequence[str]) -> str | None:

@@ -53,6 +53,7 @@ from streameval.files.tables import (
     number,
     open_tables,
     optional,
+    or_names,
     rank,
     size,
     text,
@@ -338,7 +339,7 @@ def load_slates(connection: Any, files: Sequence[str], by: Sequence[str], advanc
     rank_column, score = optional(known, RANK_NAMES), optional(known, SCORE_NAMES)
     if rank_column is None and score is None:
         raise InputError(
-            f"{', '.join(files)}: no column {' or '.join((*RANK_NAMES, *SCORE_NAMES))}: a list"
+            f"{', '.join(files)}: no column {or_names((*RANK_NAMES, *SCORE_NAMES))}: a list"
             " needs an order (one item a row, with its rank)"
         )
     columns = {

@@ -37,6 +37,7 @@ from streameval.files.tables import (
     number,
     open_tables,
     optional,
+    or_names,
     size,
     text,
     time,
@@ -166,7 +167,7 @@ def _prediction(files: Sequence[str], known: Sequence[str]) -> str:
     found = optional(known, PREDICTION_NAMES)
     if found is None:
         raise InputError(
-            f"{', '.join(files)}: no column {' or '.join(PREDICTION_NAMES)}: give the predictions"
+            f"{', '.join(files)}: no column {or_names(PREDICTION_NAMES)}: give the predictions"
             " in it, or in a table of their own with --predictions"
         )
     return found
