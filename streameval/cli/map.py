@@ -61,7 +61,11 @@ def map_(
     code 1 if no line becomes an event.
     """
     if init:
-        typer.echo(draft_profile(files), nl=False)
+        values = _sample(files)
+        text = draft_profile(values)
+        typer.echo(text, nl=False)
+        for said in _tried(text, values):
+            typer.echo(said, err=True)
         return
     settings = settings_of(config, profile=profile)
     if settings.profile is None:
@@ -203,8 +207,8 @@ def _became(
     return said + (f"; rules {', '.join(several)} hold too: the first counts" if several else "")
 
 
-def _by(profile: str, messages: Sequence[bytes]) -> tuple[Decoded, list[Mapped]]:
-    """Map messages by the text of a profile."""
+def _decoder(profile: str) -> ProfileDecoder:
+    """Return the decoder of a profile's text."""
     import yaml
 
     from streameval.core.definition import Definition
@@ -213,7 +217,7 @@ def _by(profile: str, messages: Sequence[bytes]) -> tuple[Decoded, list[Mapped]]
     from streameval.profiles.mapping import Mapping
 
     mapping = Mapping(Model.model_validate(yaml.safe_load(profile)))
-    return ProfileDecoder.by(Definition(), "", mapping).take(messages)
+    return ProfileDecoder.by(Definition(), "draft", mapping)
 
 
 def _with_base(profile: str, messages: Sequence[bytes]) -> str:
@@ -223,7 +227,7 @@ def _with_base(profile: str, messages: Sequence[bytes]) -> str:
     """
 
     def unlike(text: str) -> tuple[int, int]:
-        decoded, mapped = _by(text, messages)
+        decoded, mapped = _decoder(text).take(messages)
         items = (item for one in mapped for item in (one.fields, *(one.fields.get("items") or ())))
         found = [
             item["position"] for item in items if isinstance(item, dict) and "position" in item
@@ -234,13 +238,34 @@ def _with_base(profile: str, messages: Sequence[bytes]) -> str:
     return min(profile, other, key=unlike)
 
 
-def draft_profile(files: Sequence[str]) -> str:
-    """Return the known profile that takes most lines, or a draft from their fields."""
+def _tried(profile: str, values: Sequence[bytes]) -> Iterator[str]:
+    """Say in lines what a profile makes of messages, and what is odd about that."""
+    from streameval.core.definition import Definition
+    from streameval.profiles.health import Health
+
+    decoder = _decoder(profile)
+    decoded, mapped = decoder.take(values)
+    health = Health(decoder.mapping)
+    health.look(decoded.events, mapped)
+    counts = Counter(one.fields["type"] for one in mapped)
+    made = ", ".join(f"{n:,} {kind}" for kind, n in counts.items()) or "no event"
+    yield f"of {len(values):,} lines this profile makes {made} (--explain says more)"
+    for _, (reason, detail) in decoded.rejected[:1]:
+        yield f"warn {len(decoded.rejected):,} are rejected; the first is {reason}: {detail}"
+    if ignored := decoder.said_ignored():
+        yield ignored
+    for line in health.lines(now(), Definition().allowed_lateness):
+        if not line.good:
+            yield f"warn {line.text}"
+
+
+def draft_profile(values: Sequence[bytes]) -> str:
+    """Return the known profile that takes most messages, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
     from streameval.profiles.draft import draft, in_yaml, taken_out, types_off
 
-    form, plain = types_off(_sample(files))
+    form, plain = types_off(values)
     path, messages = taken_out(plain)
     around = f"format: {form}  # values name their types\n" if form else ""
     around += f"unwrap: {in_yaml(path)}  # the message, within an envelope\n" if path else ""
@@ -256,7 +281,9 @@ def draft_profile(files: Sequence[str]) -> str:
     untold = messages if path else plain  # an event's envelope tells more
     if not texts:
         return around + draft(untold)
-    taken = {name: len(set(_by(text, messages)[0].records)) for name, text in texts.items()}
+    taken = {
+        name: len(set(_decoder(text).take(messages)[0].records)) for name, text in texts.items()
+    }
     profile = max(texts, key=lambda name: (taken[name], formats[name]))
     lines = f"# {formats[profile]:,} of {len(messages):,} lines look like messages of"
     if not taken[profile]:  # another tracker's fields may have the same names

@@ -156,7 +156,7 @@ def events_by_a_draft(lines, folder):
     file = folder / "lines.jsonl"
     file.write_text("".join(f"{text(line)}\n" for line in lines))
     profile = folder / "drafted.yaml"
-    profile.write_text(draft_profile([str(file)]))
+    profile.write_text(draft_profile(file.read_bytes().splitlines()))
     decoder = library.decoder_of(Definition(dimensions=()), str(profile))
     events, rejected = decoder.decode_batch([text(line).encode() for line in lines])
     assert rejected == []

@@ -304,6 +304,24 @@ def test_init_looks_into_each_file_though_the_first_is_long(tmp_path):
     assert (kinds, done.stderr) == ({"slate": 1_200, "feedback": 9}, "")
 
 
+def test_init_says_what_its_profile_makes_of_the_file(tmp_path):
+    """A click on what nobody saw is odd, as where the id of another thing was taken."""
+    who = {"ts": 1767614400000, "uid": "ann"}
+    shown = {"event": "shown", "items": ["a", "b"]} | who
+    clicks = [{"event": "click", "item": "c"} | who] * 3
+    done = streameval("map", file_of(tmp_path, shown, *clicks), "--init", folder=tmp_path)
+    said = done.stderr.splitlines()
+    assert said[0] == "of 4 lines this profile makes 1 slate, 3 feedback (--explain says more)"
+    assert said[1].startswith("warn 0 of 3 feedback events that name no list were for an item")
+    no_user = {"event": "shown", "items": ["a"], "ts": 1767614400000}
+    done = streameval("map", file_of(tmp_path, no_user), "--init", folder=tmp_path)
+    assert done.stderr.splitlines()[1].startswith(
+        "warn 1 are rejected; the first is invalid: profile draft, rule shown: `user_id`"
+    )
+    done = streameval("map", file_of(tmp_path, *CALLS), "--init", folder=tmp_path)
+    assert done.stderr.startswith(f"of {len(CALLS)} lines this profile makes ")
+
+
 def test_a_profile_that_is_edited_holds_at_the_next_call_of_a_notebook(tmp_path):
     mine = tmp_path / "mine.yaml"
     for kind in ("click", "like"):

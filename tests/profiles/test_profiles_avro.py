@@ -113,7 +113,7 @@ def test_avros_json_is_recognised_and_read(tmp_path):
     assert b'"about": {"shop.About": {"page": "home"}}' in lines[0]
     assert b'"request_id": {"string": "' in lines[0]
     profile = tmp_path / "mine.yaml"
-    profile.write_text(draft_profile([str(file)]))
+    profile.write_text(draft_profile(file.read_bytes().splitlines()))
     read = library.decoder_of(DEFINITION, str(profile))
     assert read.decode_batch(lines) == (PLAIN, [])
     assert EventDecoder.of(DEFINITION).decode_batch(lines)[0] == []
