@@ -243,24 +243,13 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     kind = kind_path(read)
     tags, words = _tags(read, kind)
     groups, several = _groups(read, kind, tags)
-    read = [leaves for group in groups.values() for leaves in group]
-    fields = examples_of(read)
-    users = users_told(read)
-    acts = {
-        said: act_of(words.get(said) or group[0].get(kind or "")) for said, group in groups.items()
-    }
-    told = ids_told_by_values(groups, acts, [*paths_of("user_id", fields), *users]) | users
-    groups = {
-        said: [{told.get(path, path): value for path, value in one.items()} for one in group]
-        for said, group in groups.items()
-    }
-    others = _other_users(read, paths_of("user_id", fields))
-    groups = {said: _of_one_user(group, *others) for said, group in groups.items()}
+    acts = {said: _act(words.get(said), group, kind) for said, group in groups.items()}
+    own = own_ids([*chain(*groups.values())])
+    groups = _with_ids(groups, acts)
     fields = examples_of(leaves for group in groups.values() for leaves in group)
     acts = _acts(groups, kind, words, acts)
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
-    own = own_ids(read)
     shows = any(
         act == "shown" and lists_of_items(examples_of(groups[said])) for said, act in acts.items()
     )
@@ -296,6 +285,28 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         rules.append(_feedback(when, "click", plain))
     left = [said[:_LONGEST_EXAMPLE] for said in groups if said and said not in made]
     return rules, left[:_MOST_RULES]
+
+
+def _with_ids(
+    groups: dict[str, list[dict[str, Any]]], acts: dict[str, str]
+) -> dict[str, list[dict[str, Any]]]:
+    """Return messages whose paths tell the ids that only their values do, and one user."""
+    read = [leaves for group in groups.values() for leaves in group]
+    users = users_told(read)
+    first, others = _other_users(read, paths_of("user_id", examples_of(read)))
+    told = ids_told_by_values(groups, acts, [*users, first, *others]) | users
+    groups = {
+        said: [{told.get(path, path): value for path, value in one.items()} for one in group]
+        for said, group in groups.items()
+    }
+    if users:
+        return groups
+    return {said: _of_one_user(group, first, others) for said, group in groups.items()}
+
+
+def _act(word: str | None, group: list[dict[str, Any]], kind: str | None) -> str:
+    """Return what the messages of a kind say that somebody did, by a word or by their kind."""
+    return act_of(word or group[0].get(kind or ""))
 
 
 def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:

@@ -143,14 +143,29 @@ def values_at(
     return {(value, next(filter(None, rest), None)) for value, *rest in rows if value is not None}
 
 
-def values_in_lists(leaves: dict[str, Any]) -> Iterator[Any]:
-    """Yield what stands in the lists of a message, also in those of a text, and their objects."""
-    for value in leaves.values():
-        listed = isinstance(value, list) or (isinstance(value, str) and _IDS.fullmatch(value))
-        for one in parted(value)[1] if listed else ():
+def columns_of_lists(leaves: dict[str, Any], above: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield what may be ids in each list of a message, also of one in a text or in another list.
+
+    Objects have a column for each path; the name of a column is no path of JMESPath.
+    """
+    for path, value in leaves.items():
+        if not isinstance(value, list) and not (isinstance(value, str) and _IDS.fullmatch(value)):
+            continue
+        columns: dict[str, list[Any]] = {}
+        for one in parted(value)[1]:
             below = dict(leaves_of(one, "")) if isinstance(one, dict) else {"": one}
-            yield from (each for each in below.values() if isinstance(each, str | int))
-            yield from values_in_lists({path: each for path, each in below.items() if path})
+            for inner, each in below.items():
+                if isinstance(each, str | int):
+                    columns.setdefault(f"{above}{path}[].{inner}", []).append(each)
+            if isinstance(one, dict):
+                yield from columns_of_lists(below, f"{above}{path}[].")
+        yield from columns.items()
+
+
+def values_in_lists(leaves: dict[str, Any]) -> Iterator[Any]:
+    """Yield what may be ids in the lists of a message."""
+    for _, values in columns_of_lists(leaves):
+        yield from values
 
 
 def act_of(name: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from streameval.profiles.message_fields import (
     ENOUGH,
     ID_LENGTH,
     Told,
+    columns_of_lists,
     examples_of,
     flags_of,
     has_several,
@@ -21,7 +23,6 @@ from streameval.profiles.message_fields import (
     paths_of,
     shown_by_views,
     values_at,
-    values_in_lists,
 )
 
 Fields = dict[str, Any]
@@ -32,6 +33,8 @@ _ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
 _OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
 # What is an item where nothing else may be one.
 _RARELY: Final = re.compile(r"campaign|app|shop|store")
+# This share of the items of a list is in it once: a few come twice.
+_ONCE: Final = 0.9
 # What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
 _WHO: Final = re.compile(
     r"user|customer|visitor|member|client|identi[tf]|profile|shopper|viewer|subscriber|account|person"
@@ -56,23 +59,29 @@ def ids_told_by_values(
     of_one_user = {
         path for path in paths if len(values_at(path, read, users)) == len(values_at(path, read))
     }
-    listed = {(each, None) for leaves in _all_of(shown) for each in values_in_lists(leaves)}
-    items: list[str] = []
+    listed = _listed(_all_of(shown))
+    items: dict[str, list[str]] = {}
     beside = set[str]()
-    for group in feedback.values():
+    for group in sorted(feedback.values(), key=len, reverse=True):
         fields = {path: one for path, one in examples_of(group).items() if path not in users}
-        found = _items_told(group, fields, _all_of(shown), listed, of_one_user)
-        items += found
-        if not found and paths_of("item_id", fields):  # what is beside an item is another thing
+        if items.keys() & fields.keys():
+            continue  # more messages have told it
+        named = paths_of("item_id", fields)[:1]
+        for path in (found := _items_told(group, fields, _all_of(shown), listed, of_one_user)):
+            items[path] = named
+        if named and not found:  # what is beside an item is another thing
             beside.update(fields)
-    told = {path: Told.of(path, "itemid") for path in items if path not in beside}
-    others = {*users, *(told or paths_of("item_id", examples_of(_all_of(feedback)))[:1])}
+    items = {path: named for path, named in items.items() if path not in beside}
+    wrong = {path for named in items.values() for path in named if path not in beside}
+    told = {path: Told.of(path, "") for path in wrong - items.keys()}
+    told |= {path: Told.of(path, "itemid") for path in items}
+    others = {*users, *(items or paths_of("item_id", examples_of(_all_of(feedback)))[:1])}
     lists = _lists_told(shown, _all_of(feedback), of_one_user - others, whole=bool(listed))
     known = {one for path in lists for one in values_at(path, _all_of(shown))}
     unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
     told |= {path: Told.of(path, "requestid") for path in unnamed}
-    named = [*feedback.values(), *(() if lists else shown.values())] if shown else []
-    return _misnamed(read, named, known) | told
+    among = [*feedback.values(), *(() if lists else shown.values())] if shown else []
+    return _misnamed(read, among, known) | told
 
 
 def _lists_told(
@@ -169,10 +178,25 @@ def _items_told(
         return []
     names = {name_of(item_of(inner)) for inner in map(_inner, shown)}
     ids = {path: known for path, known in ids.items() if not named or hits[path] == best}
-    of_several = {path for path in ids if len(ids[path]) > 1 and path not in of_one_user}
+    # An impression has an id as its item has; a list has only items.
+    apart = {path for path in ids if path not in of_one_user or listed}
+    of_several = {path for path in apart if len(ids[path]) > 1}
     likely = ids.keys() - rare
     ids = {path: ids[path] for path in of_several - rare or of_several or likely or ids}
     return _most({path: known for path, known in ids.items() if name_of(path) in names} or ids)
+
+
+def _listed(shown: Sequence[Fields]) -> set[tuple[Any, None]]:
+    """Return the values in lists that may be ids of items: an item is in a list once."""
+    values: dict[str, set[Any]] = {}
+    counts, distinct = Counter[str](), Counter[str]()
+    for leaves in shown:
+        for path, found in columns_of_lists(leaves):
+            counts[path] += len(found)
+            distinct[path] += len({*found})
+            values.setdefault(path, set()).update(found)
+    ids = [path for path, count in counts.items() if distinct[path] > _ONCE * count]
+    return {(one, None) for path in ids for one in values[path]}
 
 
 def _all_of(groups: Mapping[str, list[Fields]]) -> list[Fields]:
@@ -203,7 +227,7 @@ def _shown_and_feedback(
     if not shown and (view := shown_by_views(groups, acts)):
         shown = {view: groups[view]}
     all_shown = _all_of(shown)
-    listed = {(each, None) for leaves in all_shown for each in values_in_lists(leaves)}
+    listed = _listed(all_shown)
     ids = [path for path in examples_of(all_shown) if _may_be_id(path) and path not in users]
     known = {path: values_at(path, all_shown) for path in ids}
     is_shown = {*map(id, all_shown)}
@@ -233,7 +257,8 @@ def _may_be_id(path: str, *, rarely: bool = False) -> bool:
 def users_told(read: Sequence[Fields]) -> dict[str, Told]:
     """Find the id of a user whose own name tells nothing: by what it stands in, or its values."""
     fields = examples_of(read)
-    if paths_of("user_id", fields):
+    sessions = paths_of("user_id", fields)
+    if any("session" not in path.lower() for path in sessions):
         return {}
     found = [
         path
@@ -241,9 +266,17 @@ def users_told(read: Sequence[Fields]) -> dict[str, Told]:
         if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
     ]
     found = found or _told_by_lists(read)
+    for session in sessions:  # a session has one user
+        found = [path for path in found if path not in sessions and _has_one(read, session, path)]
     best = min(found, key=_unlikely_user, default="")
     same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
     return {path: Told.of(path, "userid") for path in found if path in same}
+
+
+def _has_one(read: Sequence[Fields], path: str, other: str) -> bool:
+    """Tell whether each value at a path has one value at the other beside it."""
+    pairs = values_at(path, [leaves for leaves in read if leaves.get(other)], [other])
+    return len(pairs) == len({one for one, _ in pairs}) > 0
 
 
 def _unlikely_user(path: str) -> int:

@@ -4,6 +4,7 @@ Seven lists of three users go through each. Names are theirs, values are ours.
 """
 
 import json
+import random
 
 import pytest
 
@@ -382,6 +383,80 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
         items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
         assert items <= {*ITEMS}
     assert {one.user_id for one in shown} == {*users}
+
+
+def test_what_items_share_is_no_item_though_lists_have_it_more_often():
+    """The lists of most clicks came before the file begins."""
+    names = ("a", "b", "c", "d")
+    lists = [
+        {"event": "shown", "items": [{"product_id": one, "category_id": "c1"} for one in names]}
+        for _ in range(7)
+    ]
+    clicks = [{"event": "click", "product_id": one, "category_id": "c1"} for one in "axyzuvw"]
+    around = [{"uid": f"u{n % 3}", "ts": AT + n} for n in range(7)]
+    messages = [
+        one | each for part in (lists, clicks) for one, each in zip(part, around, strict=True)
+    ]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert text.count("item_id: product_id") == 2
+    assert "category_id\n" not in text.partition("rules:")[2]
+
+
+def test_the_item_of_the_page_is_not_the_one_that_was_clicked_on_it():
+    shown = [{"event": "shown", "item_id": "page", "items": ITEMS} for _ in range(3)]
+    clicks = [{"event": "click", "item_id": "page", "clicked_id": one} for one in ITEMS]
+    around = [{"uid": f"u{n}", "ts": AT + n} for n in range(3)]
+    messages = [a | b for part in (shown, clicks) for a, b in zip(part, around, strict=True)]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert "item_id: clicked_id  # a guess, by its values" in text
+
+
+NAMES = {
+    "item": ("item_id", "productId", "sku", "thingId", "pinId", "offerKey", "cardRef"),
+    "inner": ("id", "item_id", "thing", "ref", "key"),
+    "user": ("user_id", "visitorId", "subjectId", "personKey"),
+    "list": ("request_id", "impressionId", "correlationId", "batchId", "decisionKey"),
+}
+
+
+def test_no_other_field_is_taken_for_an_id_whatever_the_ids_are_called(seed, tmp_path):
+    """Beside them stand ids of pages, sessions, experiments, sellers, categories and events."""
+    rng = random.Random(seed)
+    item, inner, user, request = (rng.choice(names) for names in NAMES.values())
+    singly, objects, on_list = rng.random() < 0.3, rng.random() < 0.6, rng.choice([1, 0.5, 0.2])
+    categories = [f"cat{n}" for n in range(rng.choice([1, 3, 10]))]
+    messages, expected = [], []
+
+    def say(event, place, **more):
+        around = {"event_id": f"e{len(messages)}", "experiment_id": f"x{place % 2}"}
+        about = {"seller_id": f"sel{rng.randrange(7)}", "category_id": rng.choice(categories)}
+        at = {"event": event, "ts": AT + place * 1_000, "page_id": f"pg{place % 4}"}
+        messages.append(at | around | about | {user: who, request: f"q{place}"} | more)
+
+    for place in range(60):
+        who = f"u{rng.randrange(8)}"
+        shown = [f"P{number}" for number in rng.sample(range(1_000, 1_060), 5)]
+        session = {"session_id": f"{who}{place % 3}"}
+        for one in shown if singly else ():
+            say("shown", place, **{item: one}, **session)
+            expected.append((who, f"q{place}", one))
+        if not singly:
+            of = {"category_id": categories[-1], "seller_id": "sel0", "price": 5}
+            say("shown", place, items=[{inner: a} | of for a in shown] if objects else shown)
+            expected.append((who, f"q{place}", tuple(shown)))
+        for _ in range(rng.randrange(3)):
+            one = rng.choice(shown) if rng.random() < on_list else f"P{rng.randrange(2_000, 3_000)}"
+            say(rng.choice(["click", "click", "purchase"]), place, **{item: one})
+            expected.append((who, f"q{place}", one))
+    values = [json.dumps(one).encode() for one in messages]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert not rejected
+    assert expected == [
+        (one.user_id, one.request_id, one.items if hasattr(one, "items") else one.item_id)
+        for one in events
+    ]
 
 
 def of_topics(*topics):
