@@ -23,9 +23,10 @@ _SAMPLE: Final = 1_000
 
 
 class Several(NamedTuple):
-    """What may come as lists: the `names` of its column, and those of columns `beside` it.
+    """What may come as lists: the names of its column, and those of columns `beside` it.
 
-    A table that has one of `ranks` has a row for each value; else the first of them is its place.
+    A table with a column of `ranks` has a row for each value already. In others the places in a
+    list become the first of these columns.
     """
 
     names: Sequence[str]

@@ -120,10 +120,10 @@ def _lists_told(
 def _misnamed(
     read: list[Fields], groups: Iterable[list[Fields]], known: set[tuple[Any, ...]]
 ) -> dict[str, Told]:
-    """Return what is no id of a list or an item though its name says so.
+    """Return the paths whose names say that they are ids of lists or items, and wrongly so.
 
-    That are ids in `groups` of messages which no list has, where `known` are those of lists, and
-    the ids of messages themselves.
+    No list has the values that they have in `groups` of messages; `known` are the ids of lists. Or
+    they are the ids of the messages themselves.
     """
     found = [
         path
