@@ -12,11 +12,16 @@ from typing import Any, Final, NamedTuple
 
 from streameval.files.table_scans import TableFile, column_types, plain_name, quote
 
+WANTED: Final = (
+    *("relevant", "relevant_items", "positives", "targets", "truth", "ground_truth", "actual"),
+    "purchased",
+)
+"""Names of a column with the items that a list should have."""
+
 # Names of a column of lists, beside those of one value and their plurals.
 _LISTS: Final = (
     *("recommendations", "recommended", "recommended_items", "recs", "ranking", "ranked_items"),
-    *("results", "hits", "slate", "candidates", "relevant", "relevant_items", "clicked"),
-    *("purchased", "positives", "labels", "targets", "truth", "ground_truth", "actual"),
+    *("results", "hits", "slate", "candidates", *WANTED, "clicked", "labels"),
 )
 # Rows in which the fields of JSON objects are looked for.
 _SAMPLE: Final = 1_000
@@ -26,12 +31,13 @@ class Several(NamedTuple):
     """What may come as lists: the names of its column, and those of columns `beside` it.
 
     A table with a column of `ranks` has a row for each value already. In others the places in a
-    list become the first of these columns.
+    list become the first of these columns. Lists with a name of `first` come before all others.
     """
 
     names: Sequence[str]
     beside: Sequence[str] = ()
     ranks: Sequence[str] = ()
+    first: Sequence[str] = ()
 
 
 def one_value_a_row(connection: Any, table: TableFile, several: Several) -> TableFile:
@@ -42,12 +48,13 @@ def one_value_a_row(connection: Any, table: TableFile, several: Several) -> Tabl
     has_ranks = not names.keys().isdisjoint(map(plain_name, several.ranks))
     if not table.lists or has_ranks or (one is not None and one not in table.lists):
         return table
-    known = [*sought, *(f"{name}s" for name in sought), *map(plain_name, _LISTS)]
+    first, last = ([*map(plain_name, known)] for known in (several.first, _LISTS))
+    known = [*first, *sought, *(f"{name}s" for name in sought), *last]
     found = [names[name] for name in known if names.get(name) in table.lists]
     if not found and len(table.lists) > 1:
         return table
     column = next(iter([*found, *table.lists]))
-    words = {f"{plain_name(name)}s": name for name in several.beside}
+    words = {plain_name(name) + end: name for name in several.beside for end in ("", "s")}
     beside = {name: words.get(plain_name(name), "") for name in table.lists if name != column}
     return _unnested(connection, table, {column: "each", **beside}, several)
 
@@ -67,11 +74,12 @@ def _unnested(
     if several.ranks:
         places = f"generate_subscripts({values(first)}, 1)"
         added[several.ranks[0]] = f"to_json({places})" if table.json else places
-    scan = f"(SELECT * EXCLUDE ({_listed(lists)}), {_named(added)} FROM {table.scan})"  # noqa: S608  # quoted
-    del added["each"]
+    new = {*map(str.lower, added)}
+    gone = [name for name in table.types if name in lists or name.lower() in new]
+    scan = f"(SELECT * EXCLUDE ({_listed(gone)}), {_named(added)} FROM {table.scan})"  # noqa: S608  # quoted
     fields = _fields(connection, table, scan, first) or {several.names[0]: "each"}
-    taken = {*map(str.lower, fields)}
-    kept = [name for name in (*table.types, *added) if name not in lists]
+    taken = {*map(str.lower, fields), "each"}
+    kept = [*(name for name in table.types if name not in gone), *added]
     columns = {name: quote(name) for name in kept if name.lower() not in taken} | fields
     scan = f"(SELECT {_named(columns)} FROM {scan})"  # noqa: S608  # quoted
     return replace(table, scan=scan, types=column_types(connection, scan), lists=())
@@ -98,7 +106,7 @@ def _path(name: str) -> str:
     return f"'$.\"{escaped}\"'"
 
 
-def _listed(names: Mapping[str, str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(quote, names))
 
 

@@ -63,6 +63,12 @@ SHAPES: dict[str, Any] = {
     "objects": lambda scores: {
         "recommendations": [{"itemId": item, "score": score} for item, score in scores.items()]
     },
+    "a column of the same name": lambda scores: {
+        "each": "x",
+        "score": 5,
+        "items": [*scores],
+        "scores": [*scores.values()],
+    },
     "a name of our own": lambda scores: {
         "top": [{"item": item, "score": score} for item, score in scores.items()]
     },
@@ -83,7 +89,7 @@ WRITERS: dict[str, Any] = {
 
 def test_lists_in_rows_are_the_rows_of_their_items(seed: int) -> None:
     scores, relevant = lists_of(seed)
-    shape, write = [(a, b) for a in SHAPES.values() for b in WRITERS.values()][seed % 16]
+    shape, write = [(a, b) for a in SHAPES.values() for b in WRITERS.values()][seed % 20]
     slates = [
         {"user": user, "item": item, "rank": rank, "score": score}
         for user, each in scores.items()
@@ -112,6 +118,18 @@ def test_labels_in_lists_have_gains_beside_them() -> None:
         labels = jsonl("l.jsonl", rows)
         found = api.evaluate(slates, "dcg", labels=labels)["dcg"].value
         assert found == pytest.approx(3 + 1 / math.log2(3), abs=1e-8)
+
+
+def test_what_was_shown_is_not_what_was_wanted() -> None:
+    """A file may hold both, and flags of what was clicked are no ids."""
+    both = [{"user": "ann", "recs": ["a", "b", "c"], "relevant": ["b"]}]
+    file = jsonl("both.jsonl", both)
+    assert api.evaluate(file, "mrr", labels=file)["mrr"].value == 0.5
+    flags = jsonl("flags.jsonl", [{"user": "ann", "items": ["a", "b", "c"], "clicked": [0, 1, 0]}])
+    assert api.evaluate(flags, "mrr", labels=flags)["mrr"].value == 0.5
+    jsonl("ids.jsonl", [{"user": "ann", "items": ["a", "b", "c"], "clicked": ["b"]}])
+    said = refused("ids.jsonl", "--labels", "ids.jsonl", "--metrics", "mrr")
+    assert "column clicked: " in said
 
 
 def test_histories_features_and_neighbours_may_be_lists() -> None:

@@ -36,7 +36,7 @@ from streameval.evaluation.readers.matching import Side, part_note, refuse_sever
 from streameval.evaluation.readers.outcomes import checksums_of, segments_by
 from streameval.evaluation.units import BY, dimensions
 from streameval.files.arrow_arrays import column, numbers
-from streameval.files.list_cells import Several
+from streameval.files.list_cells import WANTED, Several
 from streameval.files.table_scans import quote
 from streameval.files.tables import (
     GAIN_NAMES,
@@ -372,7 +372,7 @@ def check_one_segment(connection: Any, table: str, files: Sequence[str], by: Seq
 
 def load_labels(connection: Any, files: Sequence[str], advance: Advance) -> list[Note]:
     """Read labels into the table `labels`: list, item, gain, line. Return notes on the gains."""
-    tables, known = open_tables(connection, files, Several(ITEM_NAMES, GAIN_NAMES))
+    tables, known = open_tables(connection, files, Several(ITEM_NAMES, GAIN_NAMES, first=WANTED))
     lists, items = find_column(files, known, LIST_NAMES), find_column(files, known, ITEM_NAMES)
     gain = optional(known, GAIN_NAMES)
     columns = {"list": text(lists), "item": text(items), "gain": number(gain, needed=True)}
