@@ -55,7 +55,7 @@ _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 _GUESS: Final = "  # a guess: no field says what was done"
 # The end of the name of a time.
 _NAME_OF_TIME: Final = re.compile(
-    r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|[a-z](At|Ts|Date)\Z"
+    r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|(?<=[a-z])(At|Ts|Date)\Z"
 )
 # The field at the beginning of a path that goes on below it.
 _OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
@@ -255,7 +255,9 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     )
     made: dict[str, str] = {}
     # A click may have the time of its list too, and the first rule that holds counts.
-    for said, act in sorted(acts.items(), key=lambda one: kind is None and one[1] == "shown"):
+    for said, act in sorted(
+        acts.items(), key=lambda one: kind is None and (not one[0] or one[1] == "shown")
+    ):
         when = f"when: {{{in_yaml(kind)}: {said}}}" if said else ""
         if said and said in words:
             when = f"when: {in_yaml(said)}"
@@ -350,13 +352,19 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
     """
     tags = [_telling_time(leaves) for leaves in read]
     if len({*tags}) > 1:
-        return tags, {tag: tag for tag in tags if tag}
+        known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
+        tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
+        return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
     lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
-    items = [leaves for leaves, path in zip(read, lists, strict=True) if not path]
-    if len({*lists}) != 2 or not paths_of("item_id", examples_of(items)):
+    if "" not in lists or len({*lists}) != 2:
         return [""] * len(read), {}
     path = max(lists)
     return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+
+
+def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return the path of a time that messages of known kinds lack, as `openedAt`; "" without."""
+    return next((path for path in leaves if _NAME_OF_TIME.search(path) and path not in known), "")
 
 
 def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:

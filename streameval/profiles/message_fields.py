@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from streameval.profiles.message_times import (
+    is_epoch,
     is_in_parts,
     is_time,
     is_written_time,
@@ -24,7 +25,7 @@ _WORDS: Final = {
     " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
-    " anonymousid cookieid sessionid session actor cookie sub who u",
+    " anonymousid anonid guestid cookieid sessionid session actor cookie sub who u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
@@ -103,7 +104,7 @@ _FEW: Final = 10
 # Other words for an id, at the end of a name.
 _SAME_AS_ID: Final = re.compile(r"(ref|(?<=.)([ug]uid|number|(?<!na)no|nr|code|key))(?=s?\Z)")
 # The type of a value at the end of its name, as in `item_id_str`.
-_TYPE: Final = re.compile(r"_(str|int|real|bool|date)s?\Z")
+_TYPE: Final = re.compile(r"_(str|int|real)s?\Z")
 # The whole name of a number that is a time: what it is the time of has the name.
 _OF_TIME: Final = re.compile(
     r"((epoch|unix)_?(seconds|secs|millis|ms)?|seconds|millis|milliseconds)\Z", re.IGNORECASE
@@ -494,7 +495,9 @@ def paths_of(field: str, fields: dict[str, Any], of: Any = str | int | float | N
     long = tuple(word for word in words if len(word) >= _LONG_WORD.get(field, _LONG))
     found = exact or [path for path, name in names.items() if name.endswith(long)]
     if field == "ts" and not found:
-        return [path for path, value in fields.items() if is_written_time(value)]
+        times = [path for path, value in fields.items() if is_written_time(value)]
+        numbers = (path for path, value in fields.items() if is_epoch(value))
+        return times or [path for path in numbers if not name_of(path).endswith("id")]
     return found
 
 

@@ -23,6 +23,9 @@ _PATTERNS: Final = (
     "%a %b %d %H:%M:%S UTC %Y",
 )
 _SHORTEST: Final = 14
+# Seconds since 1970 at the beginnings of 2005 and 2040.
+_FIRST: Final = 1_104_537_600
+_LAST: Final = 2_208_988_800
 _TIME_OF_DAY: Final = re.compile(r"\d\d:\d\d")
 
 
@@ -43,6 +46,13 @@ def is_written_time(value: Any) -> bool:
         return bool(_TIME_OF_DAY.search(value)) and bool(datetime.fromisoformat(value))
     except ValueError:
         return pattern_of(value) is not None
+
+
+def is_epoch(value: Any) -> bool:
+    """Tell whether a number is a time of this century, in seconds, ms or us since 1970."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return any(_FIRST * unit < value < _LAST * unit for unit in (1, 1e3, 1e6))
 
 
 def is_in_parts(value: Any) -> bool:

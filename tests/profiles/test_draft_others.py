@@ -490,6 +490,39 @@ def test_topics_of_one_kind_are_told_by_their_fields(lists, clicks, tmp_path):
     assert [one.request_id for one in events] == [f"l{n}" for n in range(7)] * 2
 
 
+def test_rows_of_two_tables_are_told_by_a_time_that_only_one_has(tmp_path):
+    """An entry that was opened: a kind of its own. The rule for what is left stands last."""
+    shown = [
+        one | {"served_at": written(n), "position": place, "entry_id": item}
+        for n, one in enumerate(of_topics({}))
+        for place, item in enumerate(ITEMS, 1)
+    ]
+    opened = [one | {"opened_at": written(9), "entry_id": ITEMS[1]} for one in of_topics({})]
+    values = [json.dumps(one).encode() for one in (*shown, *opened)]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert not rejected
+    assert [one.item_id for one in events[:21]] == ITEMS * 7
+    assert {(one.feedback, one.item_id) for one in events[21:]} == {("opened", ITEMS[1])}
+    rows = [one | {"dt": "2026-01-05", "ts": written(1), "items": ITEMS} for one in of_topics({})]
+    clicks = [one | {"dt": "2026-01-05", "click_time": written(2), "item": "a"} for one in opened]
+    text = draft([json.dumps(one).encode() for one in (*rows, *clicks)])
+    assert text.index("when: click_time") < text.index("slate:")
+
+
+def test_a_time_in_a_number_needs_no_name():
+    message = {"log": "search", "cid": "c1", "happened": AT // 1000, "doc_id": 1_767_614_400}
+    text = draft([json.dumps(message | {"top": [{"doc": "a"}, {"doc": "b"}]}).encode()])
+    assert "ts: {from: happened, unit: auto}" in text
+
+
+def test_the_date_of_an_event_is_not_its_kind():
+    message = {"visitor_id": "v", "product_id": "a", "event_date": "2026-01-05"}
+    text = draft([json.dumps(message | {"impression_time": written(1)}).encode()])
+    assert "- impression:" in text
+
+
 def test_a_topic_alone_is_told_by_its_time():
     times = {"purchasedAt": "kind: {const: purchase}", "impressionTime": "- impression:"}
     for time, said in times.items():
