@@ -42,7 +42,7 @@ from streameval.profiles.message_fields import (
     values_at,
     values_in_lists,
 )
-from streameval.profiles.message_times import lacks_zone, pattern_of
+from streameval.profiles.message_times import is_time, lacks_zone, pattern_of
 from streameval.profiles.told_by_values import ids_told_by_values, users_told
 from streameval.profiles.typed_json import without_types
 
@@ -364,7 +364,7 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
 
 def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:
     """Return the path of a time that messages of known kinds lack, as `openedAt`; "" without."""
-    return next((path for path in leaves if _NAME_OF_TIME.search(path) and path not in known), "")
+    return next((path for path in _named_times(leaves) if path not in known), "")
 
 
 def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -374,9 +374,13 @@ def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _telling_time(leaves: dict[str, Any]) -> str:
     """Return the path of a time whose name says what was done: of a click before its list's."""
-    found = {path: act_of(path) for path in leaves if _NAME_OF_TIME.search(path)}
-    told = [path for path, act in found.items() if act and leaves[path] is not None]
-    return min(told, key=lambda path: found[path] == "shown", default="")
+    told = [path for path in _named_times(leaves) if act_of(path)]
+    return min(told, key=lambda path: act_of(path) == "shown", default="")
+
+
+def _named_times(leaves: dict[str, Any]) -> list[str]:
+    """Return the paths of times by name and value: a `play_time` may be how long it played."""
+    return [path for path, one in leaves.items() if _NAME_OF_TIME.search(path) and is_time(one)]
 
 
 def _acts(

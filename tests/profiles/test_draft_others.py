@@ -517,6 +517,11 @@ def test_a_time_in_a_number_needs_no_name():
     assert "ts: {from: happened, unit: auto}" in text
 
 
+def test_how_long_something_played_is_not_when():
+    rows = [one | {"itemId": "a", "ts": AT, "play_time_ms": 9_000} for one in of_topics({})]
+    assert "kind: {const: click}" in draft([json.dumps(one).encode() for one in rows])
+
+
 def test_the_date_of_an_event_is_not_its_kind():
     message = {"visitor_id": "v", "product_id": "a", "event_date": "2026-01-05"}
     text = draft([json.dumps(message | {"impression_time": written(1)}).encode()])
