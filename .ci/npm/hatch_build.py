@@ -6,6 +6,7 @@ registry that answers, the build goes on: the page then shows tables and says wh
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,10 +30,13 @@ class BuildHook(BuildHookInterface[Any]):
     """The hook that hatchling runs before it collects the files of the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Take the runbook in, and fetch uPlot anew, so that no build carries an older one."""
+        """Pack the runbook in, and fetch uPlot anew, so that no build carries an older one."""
         root = Path(self.root)
         if version != "editable":
-            build_data["force_include"][str(root / RUNBOOK)] = "streameval/web/operations.md"
+            self._folder = TemporaryDirectory()  # it goes when the build ends
+            packed = Path(self._folder.name, "operations.md.gz")
+            packed.write_bytes(gzip.compress((root / RUNBOOK).read_bytes(), mtime=0))
+            build_data["force_include"][str(packed)] = "streameval/web/operations.md.gz"
         shutil.rmtree(root / TARGET, ignore_errors=True)
         lacking = _fetch(root / HERE, root / TARGET)
         if lacking:

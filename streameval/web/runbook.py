@@ -5,6 +5,7 @@ A link works where people read the alert, and the worker has the text of its own
 
 from __future__ import annotations
 
+import gzip
 import re
 from functools import cache
 from itertools import pairwise
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Final
 
 _HERE: Final = Path(__file__).parent
-# In a wheel beside this file, in the source tree among the docs.
-_TEXTS: Final = (_HERE / "operations.md", _HERE.parents[1] / "docs" / "operations.md")
+# In a wheel packed beside this file, in the source tree among the docs.
+_PACKED: Final = _HERE / "operations.md.gz"
+_PLAIN: Final = _HERE.parents[1] / "docs" / "operations.md"
 _IMAGE: Final = re.compile(r"!\[[^\]]*\]\([^)]*\)")
 _OTHER_PAGE: Final = re.compile(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)")
 
@@ -23,9 +25,7 @@ def page() -> str:
     """Return the page, whose headings have the anchors that links of Markdown expect."""
     from markdown_it import MarkdownIt
 
-    found = next((path for path in _TEXTS if path.exists()), None)
-    text = "This installation lacks its runbook." if found is None else found.read_text("utf-8")
-    text = _OTHER_PAGE.sub(r"\1", _IMAGE.sub("", text))
+    text = _OTHER_PAGE.sub(r"\1", _IMAGE.sub("", _text()))
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(text)
     for token, following in pairwise(tokens):
@@ -39,6 +39,13 @@ def page() -> str:
         "<link rel=stylesheet href=static/page.css></head>"
         f"<body class=runbook><main>{body}</main></body></html>"
     )
+
+
+def _text() -> str:
+    """Return the runbook as Markdown."""
+    if _PACKED.exists():
+        return gzip.decompress(_PACKED.read_bytes()).decode()
+    return _PLAIN.read_text("utf-8") if _PLAIN.exists() else "This installation lacks its runbook."
 
 
 def anchor(heading: str) -> str:

@@ -89,8 +89,8 @@ def load_columns(
     The second one, or the only one, may hold lists, with values of the third beside them.
     """
     files = files_of(paths)
-    several = Several(*[names for _, names in columns.values()][-1 if len(columns) < 2 else 1 :])
-    tables, known = open_tables(connection, files, several)
+    names = [of for _, of in columns.values()]
+    tables, known = open_tables(connection, files, Several(*(names[1:] or names)))
     chosen = {
         name: kind(find_column(files, known, names)) for name, (kind, names) in columns.items()
     }
