@@ -33,7 +33,6 @@ _NAMED: Final = 5
 """Rejected lines to name."""
 _SAMPLE: Final = 1_000
 """Lines by which a format is recognised."""
-_NO_LINE: Final = "{}: no line to map"
 _TOGETHER: Final = 1_000
 """Lines that are mapped in one go."""
 
@@ -169,7 +168,7 @@ def _lines(files: Sequence[str], together: int) -> Iterator[tuple[list[str], lis
             found = True
             yield part
     if not found:
-        raise InputError(_NO_LINE.format(", ".join(files)))
+        raise InputError(f"{', '.join(files)}: no line to map")
 
 
 def _lines_of(file: str, together: int) -> Iterator[tuple[list[str], list[bytes]]]:
@@ -187,9 +186,7 @@ def _sample(files: Sequence[str]) -> list[bytes]:
     count = max(1, _SAMPLE // len(files))
     firsts = (islice(_lines_of(file, 1), count) for file in files)
     values = [value for lines in firsts for _, (value,) in lines]
-    if not values:
-        raise InputError(_NO_LINE.format(", ".join(files)))
-    return values
+    return values or [value for _, (value,) in _lines(files, 1)]
 
 
 def _became(
@@ -263,7 +260,9 @@ def draft_profile(values: Sequence[bytes]) -> str:
     """Return the known profile that takes most messages, or a draft from their fields."""
     from streameval.core.foreign_formats import format_of, is_ours
     from streameval.profiles import library
-    from streameval.profiles.draft import draft, in_yaml, taken_out, types_off
+    from streameval.profiles.deliveries import taken_out, types_off
+    from streameval.profiles.draft import draft
+    from streameval.profiles.language import in_yaml
 
     form, plain = types_off(values)
     path, messages = taken_out(plain)

@@ -2,175 +2,62 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Final
-
-import msgspec
-import yaml
 
 from streameval.base.errors import InputError
 from streameval.core import rejection_words
 from streameval.core.events import in_words
-from streameval.core.foreign_formats import format_of
-from streameval.profiles.envelopes import ENVELOPE, of_text, unwrap
+from streameval.profiles.deliveries import bare
+from streameval.profiles.language import in_yaml
 from streameval.profiles.message_fields import (
     Taken,
     Told,
+    above,
     act_of,
     all_lists,
     examples_of,
     flags_of,
     has_several,
-    ids_in,
     item_of,
-    kind_of,
-    kind_path,
     leaves_of,
     lists_in_text,
     lists_of_items,
     name_of,
-    names_of_lists,
     own_ids,
     paths_of,
     read_json,
-    shown_by_views,
     taken_of_list,
     values_at,
-    values_in_lists,
 )
-from streameval.profiles.message_times import is_time, lacks_zone, pattern_of
+from streameval.profiles.message_kinds import (
+    act_of_kind,
+    acts_of,
+    groups_of,
+    kind_path,
+    tags_of,
+    telling_time,
+    tells,
+)
+from streameval.profiles.message_times import lacks_zone, pattern_of
 from streameval.profiles.told_by_values import ids_told_by_values, users_told
-from streameval.profiles.typed_json import without_types
 
-# What may need no quotes in YAML.
-_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 # A date without a time of day, and one without a date.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _CLOCK: Final = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?")
 # What stands behind the kind of feedback, the last field of a rule.
 _GUESS: Final = "  # a guess: no field says what was done"
-# The end of the name of a time.
-_NAME_OF_TIME: Final = re.compile(
-    r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|(?<=[a-z])(At|Ts|Date)\Z"
-)
-# The field at the beginning of a path that goes on below it.
-_OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
 # The name of a time that is of an event, not of an item.
 _OF_EVENTS: Final = re.compile(r"event|occur|\A(ts|time|timestamp)\Z")
 _SHOWS: Final = {"shown", "view"}
 _MOST_RULES: Final = 12
-_ALL: Final = 5
 # So deep may lists of messages lie within each other.
 _DEEPEST: Final = 3
 _MOST_FIELDS: Final = 40
 _LONGEST_EXAMPLE: Final = 40
-
-
-def types_off(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
-    """Return the format of a profile and values by it, where most name their types; else ""."""
-    plain = [_without_types(value) for value in values]
-    if 2 * sum(each is not None for each in plain) <= len(values):
-        return "", values
-    return "typed_json", [each or value for each, value in zip(plain, values, strict=True)]
-
-
-def _without_types(value: bytes) -> bytes | None:
-    """Return a value without the names of types; None where it has none, or is too deep."""
-    message = read_json(value)
-    try:
-        plain = without_types(message)
-        return None if plain == message else msgspec.json.encode(plain)
-    except RecursionError:
-        return None
-
-
-def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
-    """Return the path to messages within the envelopes that most values are, and the messages.
-
-    The path is "" for values without an envelope, or with one that says more than its message.
-    CloudEvents and arrays need no path.
-    """
-    values = [message for value in values for message in _bare(value)]
-    path, found = "", [("", values)]
-    while True:
-        field, inner = _in_envelopes(values) or _in_texts(values)
-        if not inner:
-            break
-        path = f"{path}.{field}" if path else field
-        values = [
-            each.encode() if isinstance(each, str) else msgspec.json.encode(each) for each in inner
-        ]
-        found.append((path, values))
-        if any(isinstance(each, str) for each in inner):  # no path goes into a text
-            break
-    return max(reversed(found), key=lambda one: _says(one[1]))
-
-
-def _in_envelopes(values: Sequence[bytes]) -> tuple[str, list[Any]] | None:
-    """Return the field of the envelope that most values are, and the messages; None without."""
-    formats = [format_of(each) for each in values]
-    known = Counter(found.envelope for found in formats if found and found.envelope)
-    for field, count in known.most_common(1):
-        inner = [
-            message
-            for each, found in zip(values, formats, strict=True)
-            if found and found.envelope == field
-            if (message := msgspec.json.decode(each)[field]) is not None
-        ]
-        if inner and 2 * count > len(values):
-            return field, inner
-    return None
-
-
-def _in_texts(values: Sequence[bytes]) -> tuple[str, list[str]]:
-    """Return the path of a text that is a message itself, and the messages; ("", []) without."""
-    found: dict[str, list[str]] = {}
-    for value in values:
-        for path, text in leaves_of(read_json(value), ""):
-            inner = of_text(text) if isinstance(text, str) else None
-            if isinstance(inner, dict):
-                found.setdefault(path, []).append(msgspec.json.encode(inner).decode())
-    path = max(found, key=lambda path: len(found[path]), default="")
-    held = found.get(path, [])
-    return (path, held) if 2 * len(held) > len(values) else ("", [])
-
-
-def _says(values: Sequence[bytes]) -> int:
-    """Return how much of an event messages say: when, who, of what item, and what was done.
-
-    Those of a tracker that is known say more than any.
-    """
-    formats = map(format_of, values)
-    if 2 * sum(bool(found and found.profile) for found in formats) > len(values):
-        return _ALL
-    read = [dict(leaves_of(each, "")) for value in values if (each := read_json(value))]
-    fields = examples_of(read)
-    item = paths_of("item_id", fields) or lists_of_items(fields)
-    return sum(map(bool, (paths_of("ts", fields), paths_of("user_id", fields), item, _tells(read))))
-
-
-def _bare(value: bytes, *, keep: bool = False) -> Iterable[bytes]:
-    """Yield the messages of a value, without what every profile takes off.
-
-    With `keep`, a message has what an event tells around it, as a profile sees it.
-    """
-    try:
-        messages = list(unwrap(msgspec.json.decode(value), "json", keep=keep))
-        return [msgspec.json.encode(_of_event(each) if keep else each) for each in messages]
-    except (ValueError, RecursionError):  # the draft says what is wrong with it
-        return (value,)
-
-
-def _of_event(message: Any) -> Any:
-    """Return a message with the part of its envelope that is about what happened, at its end."""
-    around = message.pop(ENVELOPE, None) if isinstance(message, dict) else None
-    if not around:
-        return message
-    return {**message, ENVELOPE: {name: around.get(name) for name in ("type", "time", "subject")}}
 
 
 def draft(values: Sequence[bytes]) -> str:
@@ -178,7 +65,7 @@ def draft(values: Sequence[bytes]) -> str:
 
     Raises `InputError` where no line is a JSON object.
     """
-    values = [message for value in values for message in _bare(value, keep=True)]
+    values = [message for value in values for message in bare(value, keep=True)]
     whole = [dict(leaves_of(message, "")) for value in values if (message := read_json(value))]
     split, read = _parts(whole)
     fields = examples_of(read)
@@ -210,8 +97,8 @@ def draft(values: Sequence[bytes]) -> str:
 def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
     """Return the path of several events in one message, "" without one, and the fields of each."""
     fields = examples_of(whole)
-    tells, times = _tells(whole), paths_of("ts", fields)
-    for path, listed in () if tells and times else fields.items():
+    says, times = tells(whole), paths_of("ts", fields)
+    for path, listed in () if says and times else fields.items():
         first = dict(leaves_of(listed[0], "")) if isinstance(listed, list) and listed else {}
         parts = [
             dict(leaves_of(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
@@ -220,34 +107,27 @@ def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequen
             for part in leaves[path]
         ]
         each = paths_of("ts", first)
-        if tells:  # what is missing is the time
+        if says:  # what is missing is the time
             if any(_OF_EVENTS.search(name_of(one)) for one in each):
                 return path, parts
         elif (each or times) and kind_path(parts):
-            if _tells(parts, most=not (each and paths_of("kind", first))):
+            if tells(parts, most=not (each and paths_of("kind", first))):
                 return f"{path}[]" if depth else path, parts
         elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
             return f"{path}[].{inner[0]}", inner[1]
     return "", whole
 
 
-def _tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
-    """Tell whether a message has a name that says what somebody did, or whether most have one."""
-    kind = kind_path(read)
-    count = sum(bool(act_of(leaves.get(kind or ""))) for leaves in read)
-    return 2 * count > len(read) if most else count > 0
-
-
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the rules, with one to complete for what is missing, and the kinds without a rule."""
     kind = kind_path(read)
-    tags, words = _tags(read, kind)
-    groups, several = _groups(read, kind, tags)
-    acts = {said: _act(words.get(said), group, kind) for said, group in groups.items()}
+    tags, words = tags_of(read, kind)
+    groups, several = groups_of(read, kind, tags)
+    acts = {said: act_of_kind(words.get(said), group, kind) for said, group in groups.items()}
     own = own_ids([*chain(*groups.values())])
     groups = _with_ids(groups, acts)
     fields = examples_of(leaves for group in groups.values() for leaves in group)
-    acts = _acts(groups, kind, words, acts)
+    acts = acts_of(groups, kind, words, acts)
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
         acts = {said: act for said, act in acts.items() if act}
     shows = any(
@@ -271,7 +151,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
             made[said] = rule + _GUESS if is_guess else rule
     rules = list(made.values())
     if kind is None and not rules and paths_of("item_id", fields):
-        act = act_of(_telling_time(fields))
+        act = act_of(telling_time(fields))
         if act == "shown":
             return [_impression("", [*chain(*groups.values())])], []
         return [_feedback("", act or "click", fields, "" if act else _GUESS)], []
@@ -304,148 +184,6 @@ def _with_ids(
     if users:
         return groups
     return {said: _of_one_user(group, first, others) for said, group in groups.items()}
-
-
-def _act(word: str | None, group: list[dict[str, Any]], kind: str | None) -> str:
-    """Return what the messages of a kind say that somebody did, by a word or by their kind."""
-    return act_of(word or group[0].get(kind or ""))
-
-
-def _tags(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:
-    """Return what tells the kind of each message without one, as an expression; else "".
-
-    With them comes what each expression says. It is the name of the message's one object, as in a
-    `oneof` of Protobuf, where no other message has it too. Or it is the value of a field in which
-    these differ from the others, as a table. Where no message has a kind, its fields tell.
-    """
-    lacks = [leaves.get(kind or "") is None for leaves in read]
-    held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
-    others = {
-        name for names, without in zip(held, lacks, strict=True) if not without for name in names
-    }
-    tags = [
-        "".join(names - others) if without and len(names) == 1 else ""
-        for names, without in zip(held, lacks, strict=True)
-    ]
-    if any(tags) and (kind is not None or len({*tags}) > 1):
-        return tags, {tag: tag for tag in tags if tag}
-    if kind is None:
-        return _tags_by_fields(read)
-    rest = [leaves for leaves, without in zip(read, lacks, strict=True) if without]
-    kinds = [leaves for leaves, without in zip(read, lacks, strict=True) if not without]
-    for path in examples_of(rest) if kinds else ():
-        values = {str(leaves.get(path)) for leaves in rest}
-        elsewhere = {str(leaves.get(path)) for leaves in kinds}
-        if not values & elsewhere and all(act_of(one) and "'" not in one for one in values):
-            tags = [
-                f"{path} == '{leaves[path]}'" if without else ""
-                for leaves, without in zip(read, lacks, strict=True)
-            ]
-            return tags, {f"{path} == '{value}'": value for value in values}
-    return [""] * len(read), {}
-
-
-def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
-    """Return what tells the kind of messages without a kind, as above: those of several topics.
-
-    It is the name of a time, as `clickedAt`. Or some have lists: others are clicks, most likely.
-    """
-    tags = [_telling_time(leaves) for leaves in read]
-    if len({*tags}) > 1:
-        known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
-        tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
-        return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
-    lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
-    if "" not in lists or len({*lists}) != 2:
-        return [""] * len(read), {}
-    path = max(lists)
-    return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
-
-
-def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:
-    """Return the path of a time that messages of known kinds lack, as `openedAt`; "" without."""
-    return next((path for path in _named_times(leaves) if path not in known), "")
-
-
-def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the lists of a message, whatever they are of."""
-    yield from ((path, value) for path, value in leaves.items() if isinstance(value, list))
-
-
-def _telling_time(leaves: dict[str, Any]) -> str:
-    """Return the path of a time whose name says what was done: of a click before its list's."""
-    told = [path for path in _named_times(leaves) if act_of(path)]
-    return min(told, key=lambda path: act_of(path) == "shown", default="")
-
-
-def _named_times(leaves: dict[str, Any]) -> list[str]:
-    """Return the paths of times by name and value: a `play_time` may be how long it played."""
-    return [path for path, one in leaves.items() if _NAME_OF_TIME.search(path) and is_time(one)]
-
-
-def _acts(
-    groups: dict[str, list[dict[str, Any]]],
-    kind: str | None,
-    words: dict[str, str],
-    acts: dict[str, str],
-) -> dict[str, str]:
-    """Return what the messages of each kind say that somebody did, beyond what its name says.
-
-    Those that are about an item that was shown are feedback of their own kind. `words` are what
-    kinds say that have no name.
-    """
-    acts = {**acts}
-    several = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
-    for said in several:  # "suggestions" shows its suggestions
-        is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
-        if said in words or (is_list and "shown" not in acts.values()):
-            acts[said] = acts[said] or "shown"
-    if not several and (view := shown_by_views(groups, acts)):
-        acts[view] = "shown"
-    shown: set[str] = set()
-    for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
-        for leaves in groups[said]:
-            shown.update(*map(ids_in, leaves.values()), map(str, values_in_lists(leaves)))
-    for said in [said for said, act in acts.items() if not act and said not in several]:
-        fields = examples_of(groups[said])
-        item, *_ = (*paths_of("item_id", fields), "")
-        if {str(one) for one, _ in values_at(item, groups[said])} & shown:
-            acts[said] = kind_of(words.get(said) or str(fields.get(kind or "", said)))
-    return acts
-
-
-def _groups(
-    read: Sequence[dict[str, Any]], kind: str | None, tags: Sequence[str]
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
-    """Return the messages of each kind, and the path of several lists within one.
-
-    Of such messages, as a page with rows is one, each list stands for itself.
-    """
-    groups: dict[str, list[dict[str, Any]]] = {}
-    several: dict[str, str] = {}
-    for leaves, tag in zip(read, tags, strict=True):
-        value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
-        groups.setdefault(tag or ("" if kind is None else in_yaml(value)), []).append(leaves)
-    if kind is None:
-        return groups, several
-    for said, group in groups.items():
-        fields = examples_of(group)
-        path = next(filter(lambda path: _has_lists(fields[path]), fields), None)
-        if path and act_of(fields.get(kind)) == "shown" and not lists_of_items(fields):
-            several[said] = path
-            groups[said] = [
-                {kind: leaves.get(kind), **dict(leaves_of(part, "")), **_above(leaves)}
-                for leaves in group
-                if isinstance(leaves.get(path), list)
-                for part in leaves[path]
-            ]
-    return groups, several
-
-
-def _has_lists(value: Any) -> bool:
-    """Tell whether the objects of a list have lists of items."""
-    first = value[0] if isinstance(value, list) and value else None
-    return isinstance(first, dict) and bool(lists_of_items(dict(leaves_of(first, ""))))
 
 
 def _other_users(read: Sequence[dict[str, Any]], paths: Sequence[str]) -> tuple[str, set[str]]:
@@ -541,7 +279,7 @@ def _with_feedback(shown: str, fields: dict[str, Any], each: dict[str, str], ite
     """
     parts = []
     for path, kind in each.items():
-        _, _, body = _event("", "feedback", _above(fields), item_id=item, kind=kind).partition("\n")
+        _, _, body = _event("", "feedback", above(fields), item_id=item, kind=kind).partition("\n")
         parts.append(f"      each: {in_yaml(path)}\n{body}")
     if len(parts) > 1:
         parts = [
@@ -573,20 +311,12 @@ def _feedback(when: str, kind: str, fields: dict[str, Any], remark: str = "") ->
         return _event(when, "feedback", fields, item_id=_best("item_id", fields), kind=source)
     path, first = lists[0]
     item = in_yaml(item_of(dict(leaves_of(first, "")))) if isinstance(first, dict) else '"@"'
-    return _event(_each(when, path), "feedback", _above(fields), item_id=item, kind=source)
+    return _event(_each(when, path), "feedback", above(fields), item_id=item, kind=source)
 
 
 def _each(when: str, path: str) -> str:
     before = f"{when}\n    " if when else ""
     return f"{before}each: {in_yaml(path)}  # $ is the message"
-
-
-def _above(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message as a part of it names them."""
-    return {
-        path.below(f"$.{path}") if isinstance(path, Told) else f"$.{path}": value
-        for path, value in fields.items()
-    }
 
 
 def _event(when: str, shape: str, fields: dict[str, Any], **more: str) -> str:
@@ -612,14 +342,6 @@ def _variant(fields: dict[str, Any]) -> dict[str, str]:
     """Return the label of lists that says which variant made them, if one does."""
     paths = paths_of("variant", fields)
     return {"variant": in_yaml(paths[0])} if paths else {}
-
-
-def in_yaml(value: Any) -> str:
-    """Write a value on one line of YAML, where JSON is YAML too."""
-    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
-        return value
-    written = json.dumps(value, ensure_ascii=False)
-    return written if written.isprintable() else json.dumps(value)
 
 
 def _time(fields: dict[str, Any], shape: str) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from streameval.base.nearest import nearest
@@ -15,6 +18,8 @@ UNITS: Final = ("rfc3339", "s", "ms", "us", "ns", "auto")
 `/Date(1767614400000)/` of .NET, or [2026, 1, 5, 12, 0] of Java. Texts may be ISO 8601 as databases
 write it too: with a space for the T, and +00 or UTC at the end.
 """
+# What may need no quotes in YAML.
+_PLAIN_TEXT: Final = re.compile(r"[A-Za-z_][\w.]*\Z", re.ASCII)
 
 
 class _Model(BaseModel):
@@ -222,3 +227,11 @@ class Profile(_Model):
     def is_binary(self) -> bool:
         """Whether the values are no text."""
         return self.reads_schemas or self.format == "messagepack"
+
+
+def in_yaml(value: Any) -> str:
+    """Write a value on one line of YAML, where JSON is YAML too."""
+    if isinstance(value, str) and _PLAIN_TEXT.match(value) and yaml.safe_load(value) == value:
+        return value
+    written = json.dumps(value, ensure_ascii=False)
+    return written if written.isprintable() else json.dumps(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -62,7 +62,7 @@ _ACTS: Final = {
 }
 # How such words begin in other languages: Dutch, French, German, Italian, Polish, Portuguese,
 # Russian, Spanish, Turkish, Chinese, Japanese, Korean.
-_FOREIGN: Final = {
+_ELSEWHERE: Final = {
     "purchase": "gekocht achat gekauft bestell acquist zakup compra покуп купил куплен sat.n 購入"
     " 购买 支付 下单 구매",
     "cart": "winkelwagen panier warenkorb carrello koszyk carrinho корзин carrito sepet 购物车 加购"
@@ -76,8 +76,8 @@ _FOREIGN: Final = {
 _LETTER: Final = "a-zà-žа-я"
 _SAYS: Final = {
     act: re.compile(
-        rf"{known}|(?<![{_LETTER}])({_FOREIGN[act].replace(' ', '|')})"
-        if act in _FOREIGN
+        rf"{known}|(?<![{_LETTER}])({_ELSEWHERE[act].replace(' ', '|')})"
+        if act in _ELSEWHERE
         else known
     )
     for act, known in _ACTS.items()
@@ -99,8 +99,6 @@ _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
 _TAKEN: Final = {"purchase", "cart", "like", "click"}
 # So many messages do not have the same by chance.
 ENOUGH: Final = 5
-# So many kinds of messages are few; of more messages, this share of them is.
-_FEW: Final = 10
 # Other words for an id, at the end of a name.
 _SAME_AS_ID: Final = re.compile(r"(ref|(?<=.)([ug]uid|number|(?<!na)no|nr|code|key))(?=s?\Z)")
 # The type of a value at the end of its name, as in `item_id_str`.
@@ -175,17 +173,6 @@ def act_of(name: Any) -> str:
     return next((act for act, known in _SAYS.items() if known.search(said)), "")
 
 
-def shown_by_views(groups: Mapping[str, Sequence[Any]], acts: Mapping[str, str]) -> str | None:
-    """Return the kind of views that shows items where nothing else does, as those of banners.
-
-    Pages are viewed less often than what leads to them.
-    """
-    if "click" not in acts.values() or "shown" in acts.values():
-        return None
-    views = [said for said, act in acts.items() if act == "view"]
-    return max(views, key=lambda said: len(groups[said]), default=None)
-
-
 def kind_of(name: str) -> str:
     """Return the name of an event as a kind of feedback: `jobs.ItemSaved` is item_saved.
 
@@ -219,27 +206,6 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
             if known in (None, [], "") or (may_be_either(known) and not may_be_either(value)):
                 examples[path] = value
     return examples
-
-
-def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
-    """Return the path that tells events apart: by what its values say, then by its name.
-
-    Of many messages each kind has several: other values are titles of items, or addresses.
-    """
-    acts: dict[str, Counter[str]] = {}
-    values: dict[str, Counter[str]] = {}
-    for leaves in read:
-        for path, value in leaves.items():
-            if isinstance(value, str):
-                values.setdefault(path, Counter())[value] += 1
-            if act := act_of(value):
-                acts.setdefault(path, Counter())[act] += 1
-    named = paths_of("kind", examples_of(read))
-    few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / _FEW)]
-    told = [path for path in few if path in named or len(acts[path]) > 1]
-    if told:
-        return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
-    return named[0] if named else None
 
 
 class Taken(NamedTuple):
@@ -513,3 +479,11 @@ def name_of(path: str) -> str:
     if len(names) > 1 and _OF_TIME.match(names[-1]):  # as Firestore and Protobuf have it
         return names[0]
     return together if together in _KNOWN else names[-1]
+
+
+def above(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message as a part of it names them."""
+    return {
+        path.below(f"$.{path}") if isinstance(path, Told) else f"$.{path}": value
+        for path, value in fields.items()
+    }

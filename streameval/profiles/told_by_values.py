@@ -21,9 +21,9 @@ from streameval.profiles.message_fields import (
     name_of,
     names_of_lists,
     paths_of,
-    shown_by_views,
     values_at,
 )
+from streameval.profiles.message_kinds import shown_by_views
 
 Fields = dict[str, Any]
 """The values of a message, by their paths."""

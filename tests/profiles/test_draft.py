@@ -8,7 +8,8 @@ import pytest
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.profiles import library
-from streameval.profiles.draft import draft, types_off
+from streameval.profiles.deliveries import types_off
+from streameval.profiles.draft import draft
 from streameval.profiles.message_fields import act_of
 
 AT = 1_767_614_400_000

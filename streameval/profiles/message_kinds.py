@@ -1,0 +1,216 @@
+"""What kinds of messages there are, and what each says that somebody did."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final
+
+from streameval.profiles.language import in_yaml
+from streameval.profiles.message_fields import (
+    above,
+    act_of,
+    examples_of,
+    has_several,
+    ids_in,
+    kind_of,
+    leaves_of,
+    lists_of_items,
+    names_of_lists,
+    paths_of,
+    values_at,
+    values_in_lists,
+)
+from streameval.profiles.message_times import is_time
+
+# So many kinds of messages are few; of more messages, this share of them is.
+_FEW: Final = 10
+# The end of the name of a time.
+_NAME_OF_TIME: Final = re.compile(
+    r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|(?<=[a-z])(At|Ts|Date)\Z"
+)
+# The field at the beginning of a path that goes on below it.
+_OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
+
+
+def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
+    """Return the path that tells events apart: by what its values say, then by its name.
+
+    Of many messages each kind has several: other values are titles of items, or addresses.
+    """
+    acts: dict[str, Counter[str]] = {}
+    values: dict[str, Counter[str]] = {}
+    for leaves in read:
+        for path, value in leaves.items():
+            if isinstance(value, str):
+                values.setdefault(path, Counter())[value] += 1
+            if act := act_of(value):
+                acts.setdefault(path, Counter())[act] += 1
+    named = paths_of("kind", examples_of(read))
+    few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / _FEW)]
+    told = [path for path in few if path in named or len(acts[path]) > 1]
+    if told:
+        return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
+    return named[0] if named else None
+
+
+def tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
+    """Tell whether a message has a name that says what somebody did, or whether most have one."""
+    kind = kind_path(read)
+    count = sum(bool(act_of(leaves.get(kind or ""))) for leaves in read)
+    return 2 * count > len(read) if most else count > 0
+
+
+def act_of_kind(word: str | None, group: list[dict[str, Any]], kind: str | None) -> str:
+    """Return what the messages of a kind say that somebody did, by a word or by their kind."""
+    return act_of(word or group[0].get(kind or ""))
+
+
+def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:
+    """Return what tells the kind of each message without one, as an expression; else "".
+
+    With them comes what each expression says. It is the name of the message's one object, as in a
+    `oneof` of Protobuf, where no other message has it too. Or it is the value of a field in which
+    these differ from the others, as a table. Where no message has a kind, its fields tell.
+    """
+    lacks = [leaves.get(kind or "") is None for leaves in read]
+    held = [{found[1] for path in leaves if (found := _OBJECT.match(path))} for leaves in read]
+    others = {
+        name for names, without in zip(held, lacks, strict=True) if not without for name in names
+    }
+    tags = [
+        "".join(names - others) if without and len(names) == 1 else ""
+        for names, without in zip(held, lacks, strict=True)
+    ]
+    if any(tags) and (kind is not None or len({*tags}) > 1):
+        return tags, {tag: tag for tag in tags if tag}
+    if kind is None:
+        return _tags_by_fields(read)
+    rest = [leaves for leaves, without in zip(read, lacks, strict=True) if without]
+    kinds = [leaves for leaves, without in zip(read, lacks, strict=True) if not without]
+    for path in examples_of(rest) if kinds else ():
+        values = {str(leaves.get(path)) for leaves in rest}
+        elsewhere = {str(leaves.get(path)) for leaves in kinds}
+        if not values & elsewhere and all(act_of(one) and "'" not in one for one in values):
+            tags = [
+                f"{path} == '{leaves[path]}'" if without else ""
+                for leaves, without in zip(read, lacks, strict=True)
+            ]
+            return tags, {f"{path} == '{value}'": value for value in values}
+    return [""] * len(read), {}
+
+
+def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
+    """Return what tells the kind of messages without a kind, as above: those of several topics.
+
+    It is the name of a time, as `clickedAt`. Or some have lists: others are clicks, most likely.
+    """
+    tags = [telling_time(leaves) for leaves in read]
+    if len({*tags}) > 1:
+        known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
+        tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
+        return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
+    lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
+    if "" not in lists or len({*lists}) != 2:
+        return [""] * len(read), {}
+    path = max(lists)
+    return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+
+
+def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return the path of a time that messages of known kinds lack, as `openedAt`; "" without."""
+    return next((path for path in _named_times(leaves) if path not in known), "")
+
+
+def _lists(leaves: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the lists of a message, whatever they are of."""
+    yield from ((path, value) for path, value in leaves.items() if isinstance(value, list))
+
+
+def telling_time(leaves: dict[str, Any]) -> str:
+    """Return the path of a time whose name says what was done: of a click before its list's."""
+    told = [path for path in _named_times(leaves) if act_of(path)]
+    return min(told, key=lambda path: act_of(path) == "shown", default="")
+
+
+def _named_times(leaves: dict[str, Any]) -> list[str]:
+    """Return the paths of times by name and value: a `play_time` may be how long it played."""
+    return [path for path, one in leaves.items() if _NAME_OF_TIME.search(path) and is_time(one)]
+
+
+def acts_of(
+    groups: dict[str, list[dict[str, Any]]],
+    kind: str | None,
+    words: dict[str, str],
+    acts: dict[str, str],
+) -> dict[str, str]:
+    """Return what the messages of each kind say that somebody did, beyond what its name says.
+
+    Those that are about an item that was shown are feedback of their own kind. `words` are what
+    kinds say that have no name.
+    """
+    acts = {**acts}
+    several = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
+    for said in several:  # "suggestions" shows its suggestions
+        is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
+        if said in words or (is_list and "shown" not in acts.values()):
+            acts[said] = acts[said] or "shown"
+    if not several and (view := shown_by_views(groups, acts)):
+        acts[view] = "shown"
+    shown: set[str] = set()
+    for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
+        for leaves in groups[said]:
+            shown.update(*map(ids_in, leaves.values()), map(str, values_in_lists(leaves)))
+    for said in [said for said, act in acts.items() if not act and said not in several]:
+        fields = examples_of(groups[said])
+        item, *_ = (*paths_of("item_id", fields), "")
+        if {str(one) for one, _ in values_at(item, groups[said])} & shown:
+            acts[said] = kind_of(words.get(said) or str(fields.get(kind or "", said)))
+    return acts
+
+
+def groups_of(
+    read: Sequence[dict[str, Any]], kind: str | None, tags: Sequence[str]
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """Return the messages of each kind, and the path of several lists within one.
+
+    Of such messages, as a page with rows is one, each list stands for itself.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    several: dict[str, str] = {}
+    for leaves, tag in zip(read, tags, strict=True):
+        value = None if isinstance(leaves.get(kind or ""), list) else leaves.get(kind or "")
+        groups.setdefault(tag or ("" if kind is None else in_yaml(value)), []).append(leaves)
+    if kind is None:
+        return groups, several
+    for said, group in groups.items():
+        fields = examples_of(group)
+        path = next(filter(lambda path: _has_lists(fields[path]), fields), None)
+        if path and act_of(fields.get(kind)) == "shown" and not lists_of_items(fields):
+            several[said] = path
+            groups[said] = [
+                {kind: leaves.get(kind), **dict(leaves_of(part, "")), **above(leaves)}
+                for leaves in group
+                if isinstance(leaves.get(path), list)
+                for part in leaves[path]
+            ]
+    return groups, several
+
+
+def _has_lists(value: Any) -> bool:
+    """Tell whether the objects of a list have lists of items."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) and bool(lists_of_items(dict(leaves_of(first, ""))))
+
+
+def shown_by_views(groups: Mapping[str, Sequence[Any]], acts: Mapping[str, str]) -> str | None:
+    """Return the kind of views that shows items where nothing else does, as those of banners.
+
+    Pages are viewed less often than what leads to them.
+    """
+    if "click" not in acts.values() or "shown" in acts.values():
+        return None
+    views = [said for said, act in acts.items() if act == "view"]
+    return max(views, key=lambda said: len(groups[said]), default=None)
