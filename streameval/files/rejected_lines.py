@@ -72,8 +72,7 @@ class RejectedLines:
         if formats := sentence_on(self._formats):
             yield formats
         elif none_accepted and self._foreign and not any(is_ours(one.value) for one in self._first):
-            file = self._first[0].file
-            yield f"are they of another tracker? `streameval map {file} --init` drafts a profile"
+            yield "are they of another tracker? `streameval map FILE --init` drafts a profile"
 
 
 @contextmanager

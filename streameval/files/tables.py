@@ -39,13 +39,13 @@ USER_NAMES: Final = (
     *("customer", "customer_id", "visitor_id", "member_id", "reviewer_id"),
 )
 LIST_NAMES: Final = (
-    *("list", "list_id", "request", "request_id", "query", "qid", "query_id", "topic", "topic_id"),
+    *("list", "list_id", "request", "request_id", "query", "qid", "query_id"),
     *USER_NAMES,
-    *("session", "session_id"),
+    *("session", "session_id", "topic_id"),
 )
 ITEM_NAMES: Final = (
     *("item", "item_id", "doc", "docid", "docno", "product_id", "article_id", "movie_id", "iid"),
-    *("document", "document_id", "product", "content_id", "sku", "asin", "isbn", "business_id"),
+    *("document_id", "document", "product", "content_id", "sku", "asin", "isbn", "business_id"),
     *("book_id", "track_id", "song_id", "video_id", "news_id", "listing_id", "hotel_id"),
 )
 RANK_NAMES: Final = ("rank", "position")

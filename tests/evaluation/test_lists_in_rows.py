@@ -183,3 +183,12 @@ def test_columns_have_the_names_of_known_data(names: tuple[str, ...], gain: str 
     slates = pd.DataFrame({who: ["u", "u"], item: ["a", "b"], score: [0.5, 0.9]})
     labels = pd.DataFrame({who: ["u"], item: ["a"]} | ({gain: [2]} if gain else {}))
     assert api.evaluate(slates, "mrr", labels=labels)["mrr"].value == 0.5
+
+
+def test_what_a_row_is_about_is_no_list_beside_its_user() -> None:
+    """News with the name of their topic, and documents with their text."""
+    about = {"topic": ["sport", "war"], "document": ["The text", "Another"]}
+    columns = {"user_id": ["u", "u"], "document_id": ["a", "b"], "score": [0.5, 0.9]}
+    labels = pd.DataFrame({"user_id": ["u"], "document_id": ["a"]})
+    found = api.evaluate(pd.DataFrame(about | columns), "mrr", labels=labels)
+    assert found["mrr"].value == 0.5
