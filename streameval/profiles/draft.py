@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -138,9 +138,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     for said, act in sorted(
         acts.items(), key=lambda one: kind is None and (not one[0] or one[1] == "shown")
     ):
-        when = f"when: {{{in_yaml(kind)}: {said}}}" if said else ""
-        if said and said in words:
-            when = f"when: {in_yaml(said)}"
+        when = _when(kind, said, words) if said else ""
         if said in several:
             when = _each(when, several[said])
         # A click beside events that show lists has the list that was clicked, at most.
@@ -155,18 +153,24 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         if act == "shown":
             return [_impression("", [*chain(*groups.values())])], []
         return [_feedback("", act or "click", fields, "" if act else _GUESS)], []
-    event = in_yaml(kind or "event")
     if not any("slate:" in rule or "impression:" in rule for rule in rules):
         first, has_list = next(iter(groups)), any(isinstance(one, list) for one in fields.values())
         said = first if has_list and not rules and first not in {"", "null"} else '"..."'
-        when = f"when: {{{event}: {said}}}  # the event that shows a list"
+        when = f"{_when(kind, said, words)}  # the event that shows a list"
         rules.append(_slate(when, fields, _made_id(fields)))
     if not any("feedback:" in rule for rule in rules):
         plain = {path: value for path, value in fields.items() if not isinstance(value, list)}
-        when = f"when: {{{event}: click}}  # the event of a click"
+        when = f"{_when(kind, 'click', {})}  # the event of a click"
         rules.append(_feedback(when, "click", plain))
     left = [said[:_LONGEST_EXAMPLE] for said in groups if said and said not in made]
     return rules, left[:_MOST_RULES]
+
+
+def _when(kind: str | None, said: str, words: Container[str]) -> str:
+    """Return the condition of a rule: what a message's kind is, or an expression of `words`."""
+    if said in words:
+        return f"when: {in_yaml(said)}"
+    return f"when: {{{in_yaml(kind or 'event')}: {said}}}"
 
 
 def _with_ids(

@@ -859,3 +859,12 @@ def test_what_a_user_saw_before_is_no_item_that_was_clicked(tmp_path):
     _, events = drafted([shown, clicked], tmp_path)
     assert events[0].items == ("a", "b")
     assert events[1].item_id == "b"
+
+
+def test_what_has_no_kind_is_no_kind_of_the_rules_to_complete(tmp_path):
+    """A rule that nothing could be put into is a rule of YAML all the same."""
+    values = [json.dumps(one).encode() for one in ({"position": None}, {"user_id": [""]})]
+    file = tmp_path / "mine.yaml"
+    file.write_text(draft(values))
+    library.decoder_of(Definition(), str(file))
+    assert 'when: "!user_id"  # the event that shows a list' in file.read_text()

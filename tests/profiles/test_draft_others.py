@@ -322,7 +322,17 @@ def clocks(number, user):
         yield {"event": event} | around
 
 
+def texts(number, user):
+    """Lists in a text, of which the first is empty."""
+    around = {"user_id": user, "request_id": f"l{number}", "item_ids": ""}
+    if not number:
+        yield {"event": "impression", "ts": AT} | around
+    yield {"event": "impression", "ts": AT + number} | around | {"item_ids": ",".join(ITEMS)}
+    yield {"event": "click", "ts": AT + number + 5, "item_id": ITEMS[1]} | around
+
+
 TRACKERS = {
+    texts: "l",
     synerise: "l",
     particular_audience: None,
     issues: "l",
@@ -379,6 +389,8 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
             assert clicked.request_id.startswith(f"{begins}{number}")
             assert {one.user_id for one in lists} == {clicked.user_id}
     assert len([one for one in feedback if one.feedback == "click"]) == 7
+    if TRACKERS[tracker] == "made":
+        assert len({one.request_id for one in shown}) == 7
     for one in shown:
         items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
         assert items <= {*ITEMS}
@@ -457,6 +469,62 @@ def test_no_other_field_is_taken_for_an_id_whatever_the_ids_are_called(seed, tmp
         (one.user_id, one.request_id, one.items if hasattr(one, "items") else one.item_id)
         for one in events
     ]
+
+
+def test_the_end_of_a_name_may_be_the_type_of_its_value():
+    """As clients of Twitter have it; two messages tell no ids by their values."""
+    around = {"user_id_str": "ann", "list_id_str": "l1", "timestamp_ms": AT}
+    shown = {"event": "impression", "item_id_strs": ITEMS} | around
+    clicked = {"event": "click", "item_id_str": "elsewhere"} | around
+    text = draft([json.dumps(one).encode() for one in (shown, clicked)])
+    rules = text.partition("rules:")[2]
+    for told in ("user_id: user_id_str", "request_id: list_id_str", "item_id: item_id_str"):
+        assert told in rules
+
+
+def test_a_session_has_one_user(tmp_path):
+    """The id of a group is no user's: a session has seen several groups."""
+    messages = [
+        {
+            "event": "impression" if place < 2 else "click",
+            "session_id": f"s{number}",
+            "reader_group_id": f"g{(number + place) % 3}",
+            "reader_card_no": f"a{number % 4}",
+            "request_id": f"l{number}",
+            "item_id": ITEMS[place % 2],
+            "ts": AT + number * 60_000 + place,
+        }
+        for number in range(12)
+        for place in range(3)
+    ]
+    values = [json.dumps(one).encode() for one in messages]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert not rejected
+    assert [one.user_id for one in events] == [one["reader_card_no"] for one in messages]
+
+
+def test_what_few_messages_tell_is_told_by_more(tmp_path):
+    """Of this seed, no list showed what was bought, by sellers of what was shown."""
+    test_no_other_field_is_taken_for_an_id_whatever_the_ids_are_called(322, tmp_path)
+
+
+@pytest.mark.parametrize("first", ["click", "purchase"])
+def test_what_more_messages_tell_counts(first, tmp_path):
+    """The few purchases are of what nothing showed, by sellers of what was."""
+    messages = []
+    for number in range(21):
+        for event in ("shown", "click") if number % 2 else ("shown", "purchase")[: 1 + number % 3]:
+            card = f"Q{number}" if event == "purchase" else f"P{number % 7}"
+            of = {"seller_id": f"s{number % 5}", "user_id": f"u{number % 3}", "ts": AT + number}
+            messages.append({"event": event, "cardRef": card} | of)
+    messages.sort(key=lambda one: one["event"] != first)
+    values = [json.dumps(one).encode() for one in messages]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, _ = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert [one.item_id for one in events] == [one["cardRef"] for one in messages]
 
 
 def of_topics(*topics):
