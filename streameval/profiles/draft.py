@@ -43,7 +43,7 @@ from streameval.profiles.message_kinds import (
     tells,
 )
 from streameval.profiles.message_times import lacks_zone, pattern_of
-from streameval.profiles.told_by_values import ids_told_by_values, users_told
+from streameval.profiles.told_by_values import ids_told_by_values, renamed, users_told
 
 # A date without a time of day, and one without a date.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -181,10 +181,7 @@ def _with_ids(
     users = users_told(read)
     first, others = _other_users(read, paths_of("user_id", examples_of(read)))
     told = ids_told_by_values(groups, acts, [*users, first, *others]) | users
-    groups = {
-        said: [{told.get(path, path): value for path, value in one.items()} for one in group]
-        for said, group in groups.items()
-    }
+    groups = renamed(groups, told)
     if users:
         return groups
     return {said: _of_one_user(group, first, others) for said, group in groups.items()}

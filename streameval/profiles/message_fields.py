@@ -290,12 +290,17 @@ def _marked(group: Sequence[dict[str, Any]]) -> Taken | None:
     return None
 
 
+# What a flag says beyond the acts: it was done to the item.
+_DONE: Final = re.compile(r"\b(opened|engaged|converted|saved|shared|followed|accepted|consumed)\b")
+
+
 def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return a test of JMESPath for each act that a flag of items tells: 0 or 1, true or false."""
     found: dict[str, str] = {}
     for name in examples_of(items):
         values = [item[name] for item in items if isinstance(item.get(name), int)]
-        act = "click" if name == "label" else act_of(name)
+        done = _DONE.search(_words_of(name))
+        act = "click" if name == "label" else act_of(name) or (done[1] if done else "")
         # (An item's `order` is its place.)
         if set(values) == {0, 1} and act and name != "order":
             is_bool = isinstance(values[0], bool)

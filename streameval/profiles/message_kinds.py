@@ -38,7 +38,8 @@ _OBJECT: Final = re.compile(r"([A-Za-z_]\w*)\.", re.ASCII)
 def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
     """Return the path that tells events apart: by what its values say, then by its name.
 
-    Of many messages each kind has several: other values are titles of items, or addresses.
+    Of many messages each kind has several: other values are titles of items, or addresses. What is
+    in lists is an item, as one that was taken.
     """
     acts: dict[str, Counter[str]] = {}
     values: dict[str, Counter[str]] = {}
@@ -53,6 +54,8 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
     told = [path for path in few if path in named or len(acts[path]) > 1]
     if told:
         return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
+    listed = {one for leaves in read for one in values_in_lists(leaves)}
+    named = [path for path in named if path not in values or not values[path].keys() <= listed]
     return named[0] if named else None
 
 
@@ -99,6 +102,9 @@ def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str]
                 for leaves, without in zip(read, lacks, strict=True)
             ]
             return tags, {f"{path} == '{value}'": value for value in values}
+    acts = {act_of(leaves[kind]) for leaves in kinds}
+    if rest and not acts & {"", "shown", "view"} and _shows(examples_of(rest)):
+        return [f"!{kind}" if without else "" for without in lacks], {f"!{kind}": "shown"}
     return [""] * len(read), {}
 
 
@@ -117,6 +123,11 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
         return [""] * len(read), {}
     path = max(lists)
     return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+
+
+def _shows(fields: dict[str, Any]) -> bool:
+    """Tell whether messages have items."""
+    return bool(lists_of_items(fields) or paths_of("item_id", fields))
 
 
 def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:

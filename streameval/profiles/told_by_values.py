@@ -60,13 +60,17 @@ def ids_told_by_values(
         path for path in paths if len(values_at(path, read, users)) == len(values_at(path, read))
     }
     listed = _listed(_all_of(shown))
+    if not listed and (shared := _shared(_all_of(shown), users)):
+        return shared | ids_told_by_values(renamed(groups, shared), acts, users)
+    own = {path for path in _own(read) if len(read) >= ENOUGH}
     items: dict[str, list[str]] = {}
     beside = set[str]()
     for group in sorted(feedback.values(), key=len, reverse=True):
-        fields = {path: one for path, one in examples_of(group).items() if path not in users}
+        examples = examples_of(group)
+        named = paths_of("item_id", examples)[:1]
+        fields = {path: one for path, one in examples.items() if path not in {*users, *own}}
         if items.keys() & fields.keys():
             continue  # more messages have told it
-        named = paths_of("item_id", fields)[:1]
         for path in (found := _items_told(group, fields, _all_of(shown), listed, of_one_user)):
             items[path] = named
         if named and not found:  # what is beside an item is another thing
@@ -79,7 +83,9 @@ def ids_told_by_values(
     lists = _lists_told(shown, _all_of(feedback), of_one_user - others, whole=bool(listed))
     known = {one for path in lists for one in values_at(path, _all_of(shown))}
     unnamed = [path for path in lists if not paths_of("request_id", {path: ""})]
-    told |= {path: Told.of(path, "requestid") for path in unnamed}
+    elsewhere = {path for path in unnamed if not values_at(path, _all_of(feedback)) & known}
+    # Feedback of a list has its id at another path, and its own at this one.
+    told |= {path: Told.of(path, "list" if path in elsewhere else "requestid") for path in unnamed}
     among = [*feedback.values(), *(() if lists else shown.values())] if shown else []
     return _misnamed(read, among, known) | told
 
@@ -131,14 +137,27 @@ def _misnamed(
         for path, example in examples_of(group).items()
         if paths_of("request_id", {path: example}) and not values_at(path, group) & known
     ]
-    fields = examples_of(read)
-    items = paths_of("item_id", fields)
-    own = [
-        path for path in items if name_of(path) == "id" and len(values_at(path, read)) == len(read)
-    ]
-    if len(items) > len(own) and len(read) >= ENOUGH:
+    own = _own(read)
+    if len(paths_of("item_id", examples_of(read))) > len(own) and len(read) >= ENOUGH:
         found += own
     return {path: Told.of(path, "") for path in found}
+
+
+def _shared(shown: list[Fields], users: Sequence[str]) -> dict[str, Told]:
+    """Return the ids of lists, by their names, of which most have several users: those of items."""
+    return {
+        path: Told.of(path, "id")
+        for path in paths_of("request_id", examples_of(shown))
+        if 2 * len(values_at(path, shown, users)) > 3 * len(values_at(path, shown))
+    }
+
+
+def _own(read: Sequence[Fields]) -> list[str]:
+    """Return the paths of the ids of messages, by the name of an item's id."""
+    items = paths_of("item_id", examples_of(read))
+    return [
+        path for path in items if name_of(path) == "id" and len(values_at(path, read)) == len(read)
+    ]
 
 
 def _items_told(
@@ -169,7 +188,7 @@ def _items_told(
             rare.add(path)
         found = [one in listed for one in _each_at(path, group)]
         always = len(found) == len(group) and all(found) and _are_long(here)
-        if is_one or (not is_list and (always or _may_be_id(path, rarely=True))):
+        if is_one or always or (not is_list and _may_be_id(path, rarely=True)):
             hits[path] = sum(found)
             if here & (listed or before):
                 ids[path] = here | before
@@ -187,16 +206,31 @@ def _items_told(
 
 
 def _listed(shown: Sequence[Fields]) -> set[tuple[Any, None]]:
-    """Return the values in lists that may be ids of items: an item is in a list once."""
+    """Return the values in lists that may be ids of items: an item is in a list once.
+
+    Lists of one each are no lists where what was shown has an item of its own.
+    """
     values: dict[str, set[Any]] = {}
-    counts, distinct = Counter[str](), Counter[str]()
+    lists, counts, distinct = Counter[str](), Counter[str](), Counter[str]()
     for leaves in shown:
         for path, found in columns_of_lists(leaves):
+            lists[path] += 1
             counts[path] += len(found)
             distinct[path] += len({*found})
             values.setdefault(path, set()).update(found)
-    ids = [path for path, count in counts.items() if distinct[path] > _ONCE * count]
+    least = lists if paths_of("item_id", examples_of(shown)) else Counter[str]()
+    ids = [
+        path for path, count in counts.items() if distinct[path] > max(_ONCE * count, least[path])
+    ]
     return {(one, None) for path in ids for one in values[path]}
+
+
+def renamed(groups: Mapping[str, list[Fields]], told: dict[str, Told]) -> dict[str, list[Fields]]:
+    """Return messages with the paths that are told."""
+    return {
+        said: [{told.get(path, path): value for path, value in one.items()} for one in group]
+        for said, group in groups.items()
+    }
 
 
 def _all_of(groups: Mapping[str, list[Fields]]) -> list[Fields]:

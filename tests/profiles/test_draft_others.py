@@ -331,7 +331,75 @@ def texts(number, user):
     yield {"event": "click", "ts": AT + number + 5, "item_id": ITEMS[1]} | around
 
 
+def batches(number, user):
+    """Impressions one by one, of which several lists were sent at once; each has one category."""
+    around = {"anonymous_id": user, "timestamp": written(number)}
+    for name, place in [("item_impression", 0), ("item_impression", 1), ("item_viewed", 1)]:
+        of = {"item_id": ITEMS[place], "category_ids": ["c1"], "list_instance_id": f"l{number}"}
+        sent = {"impression_batch_id": f"b{number // 3}"} if "view" not in name else {}
+        told = {"event_id": f"{number}{name}{place}", "event_name": name, "properties": of | sent}
+        yield told | around
+    clicked = {"event_name": "item_clicked", "event_id": f"{number}c", "properties": of}
+    yield clicked | around
+
+
+def recommended(number, user):
+    """The id of a recommendation is the one of what was recommended."""
+    around = {"userId": user, "timestamp": written(number)}
+    for name, place in [("rec_impression", number % 2), ("rec_impression", 1), ("rec_click", 1)]:
+        of = {"recommendationId": ITEMS[place], "algorithm": "hybrid"}
+        yield {"eventType": name, "properties": of} | around
+
+
+def flagged(number, user):
+    """Rows of a table with their own ids, and of the item by an unknown name, with a flag."""
+    for place in range(2):
+        of = {"activityId": ITEMS[place], "position": place, "clicked": place == 1}
+        yield {"id": f"8f{number}{place}", "userId": user, "createdAt": AT + number} | of
+
+
+def meetups(number, user):
+    """The item is an event, and a row has its own id."""
+    around = {"user_id": user, "created_at": written(number)}
+    for name, place in [("rec_impression", 0), ("rec_impression", 1), ("rec_click", 1)]:
+        own = {"id": f"{number}{name}{place}", "interaction_type": name}
+        yield own | {"event_id": ITEMS[place]} | around
+
+
+def bundles(number, user):
+    """Events with their own ids, and an item within what is called a recommendation."""
+    around = {"clientId": user, "timestamp": written(number)}
+    listed = {"recommendations": [{"id": one} for one in ITEMS]}
+    yield {"name": "recommendation_viewed", "id": f"v{number}", "data": listed} | around
+    clicked = {"recommendation": {"id": ITEMS[1]}}
+    yield {"name": "recommendation_clicked", "id": f"c{number}", "data": clicked} | around
+
+
+def two_tables(number, user):
+    """Rows that say no kind show what others are actions on."""
+    around = {"user_id": user, "created_at": written(number)}
+    for place in range(2):
+        yield {"post_id": ITEMS[place], "dwell_ms": 800} | around
+    yield {"post_id": ITEMS[1], "action": "click"} | around
+
+
+def feed_slates(number, user):
+    """A list by its own id, to which a click refers by another name."""
+    around = {"user_id": user, "created_at": written(number)}
+    yield {"id": f"l{number}", "item_ids": ITEMS} | around
+    yield {"id": f"c{number}", "slate_id": f"l{number}", "item_id": ITEMS[1], "kind": "click"} | (
+        around
+    )
+
+
 TRACKERS = {
+    batches: "l",
+    recommended: None,
+    flagged: None,
+    meetups: None,
+    bundles: "v",
+    two_tables: None,
+    feed_slates: "l",
     texts: "l",
     synerise: "l",
     particular_audience: None,
@@ -341,7 +409,7 @@ TRACKERS = {
     pins: "i",
     papers: None,
     decisions: "l",
-    tables: "l",
+    tables: None,
     banners: None,
     labels: "l",
     braze: "l",
@@ -385,7 +453,8 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
         assert (clicked.user_id, clicked.item_id) == (users[number % 3], item)
         begins = TRACKERS[tracker]
         lists = [one for one in shown if one.request_id == clicked.request_id]
-        if begins in {"l", "i"} and clicked.request_id is not None:
+        if begins in {"l", "i"}:
+            assert clicked.request_id is not None
             assert clicked.request_id.startswith(f"{begins}{number}")
             assert {one.user_id for one in lists} == {clicked.user_id}
     assert len([one for one in feedback if one.feedback == "click"]) == 7
@@ -525,6 +594,30 @@ def test_what_more_messages_tell_counts(first, tmp_path):
     path.write_text(draft(values))
     events, _ = library.decoder_of(Definition(), str(path)).decode_batch(values)
     assert [one.item_id for one in events] == [one["cardRef"] for one in messages]
+
+
+def test_what_was_taken_of_a_list_is_no_kind_though_it_is_called_an_action():
+    around = [{"user": f"u{number % 3}", "ts": AT + number} for number in range(7)]
+    lists = {"actionSpace": [{"id": one} for one in ITEMS]}
+    messages = [lists | {"action": ITEMS[number % 3]} | of for number, of in enumerate(around)]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert "when:" not in text and 'each: "[action][?@]"' in text
+
+
+def test_flags_of_rows_are_feedback_of_their_own_kinds(tmp_path):
+    rows = [
+        {"user_id": f"u{number % 2}", "post_id": ITEMS[number % 3], "shown_at": AT + number}
+        | {"opened": number % 3 == 0, "engaged": False, "featured": number % 2 == 0}
+        for number in range(12)
+    ]
+    values = [json.dumps(one).encode() for one in rows]
+    path = tmp_path / "profile.yaml"
+    path.write_text(draft(values))
+    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    assert not rejected
+    feedback = [one for one in events if isinstance(one, FeedbackEvent)]
+    assert {(one.feedback, one.item_id) for one in feedback} == {("opened", ITEMS[0])}
+    assert len(feedback) == 4 and len(events) == 16
 
 
 def of_topics(*topics):
