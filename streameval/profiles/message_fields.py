@@ -37,7 +37,7 @@ _WORDS: Final = {
     " feedback feedbacktype activity activitytype behavior behaviortype behaviour kind type evt"
     " verb logtype ereignis aktion evento accion evenement azione acao name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads docs shown list ids",
+    " recommendeditems recs hits impressions ads docs shown list ids candidates",
     "position": "position pos rank index slot",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",

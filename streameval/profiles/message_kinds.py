@@ -18,6 +18,7 @@ from streameval.profiles.message_fields import (
     kind_of,
     leaves_of,
     lists_of_items,
+    name_of,
     names_of_lists,
     paths_of,
     values_at,
@@ -52,11 +53,18 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
     named = paths_of("kind", examples_of(read))
     few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / _FEW)]
     told = [path for path in few if path in named or len(acts[path]) > 1]
+    told += [path for path in few if path not in told and _is_kind(path, acts[path], values[path])]
     if told:
         return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
     listed = {one for leaves in read for one in values_in_lists(leaves)}
     named = [path for path in named if path not in values or not values[path].keys() <= listed]
     return named[0] if named else None
+
+
+def _is_kind(path: str, acts: Counter[str], values: Counter[str]) -> bool:
+    """Tell whether a name ends as that of a kind does, and all values are feedback."""
+    is_named = name_of(path).endswith(("type", "kind", "action"))
+    return is_named and acts.total() == values.total() and acts.keys().isdisjoint({"shown", "view"})
 
 
 def tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
@@ -111,13 +119,18 @@ def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str]
 def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, str]]:
     """Return what tells the kind of messages without a kind, as above: those of several topics.
 
-    It is the name of a time, as `clickedAt`. Or some have lists: others are clicks, most likely.
+    It is the name of a time, as `clickedAt`, or the id of what was done, as `click_id`, that others
+    lack. Or some have lists: others are clicks, most likely.
     """
     tags = [telling_time(leaves) for leaves in read]
     if len({*tags}) > 1:
         known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
         tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
         return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
+    tags = [next(filter(_is_of_feedback, leaves), "") for leaves in read]
+    if len(paths := {*tags} - {""}) == 1 < len({*tags}):
+        path = paths.pop()
+        return [tag or f"!{path}" for tag in tags], {path: act_of(path), f"!{path}": "shown"}
     lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
     if "" not in lists or len({*lists}) != 2:
         return [""] * len(read), {}
@@ -128,6 +141,11 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
 def _shows(fields: dict[str, Any]) -> bool:
     """Tell whether messages have items."""
     return bool(lists_of_items(fields) or paths_of("item_id", fields))
+
+
+def _is_of_feedback(path: str) -> bool:
+    """Tell whether a path is the id of feedback."""
+    return name_of(path).endswith("id") and act_of(path) not in {"", "shown", "view"}
 
 
 def _own_time(leaves: dict[str, Any], known: dict[str, Any]) -> str:
@@ -171,10 +189,10 @@ def acts_of(
     if not several and (view := shown_by_views(groups, acts)):
         acts[view] = "shown"
     shown: set[str] = set()
-    for said in [*several, *(said for said, act in acts.items() if act == "shown")]:
-        for leaves in groups[said]:
-            shown.update(*map(ids_in, leaves.values()), map(str, values_in_lists(leaves)))
-    for said in [said for said, act in acts.items() if not act and said not in several]:
+    shows = [said for said, act in acts.items() if act == "shown"] or several
+    for leaves in chain(*map(groups.__getitem__, shows)):
+        shown.update(*map(ids_in, leaves.values()), map(str, values_in_lists(leaves)))
+    for said in [said for said, act in acts.items() if not act and said not in shows]:
         fields = examples_of(groups[said])
         item, *_ = (*paths_of("item_id", fields), "")
         if {str(one) for one, _ in values_at(item, groups[said])} & shown:

@@ -392,7 +392,37 @@ def feed_slates(number, user):
     )
 
 
+def accepted(number, user):
+    """Feedback whose kind says nothing that is known, with a list of words."""
+    around = {"userId": user, "createdAt": written(number), "terms": ["oak", "chair"]}
+    for name, place in [("shown", 0), ("shown", 1), ("accepted", 1), ("clicked", 1)]:
+        own = {"id": f"{number}{name}{place}", "kind": f"suggestion_{name}"}
+        yield own | {"docId": ITEMS[place]} | around
+
+
+def ad_network(number, user):
+    """Messages without a kind, of which clicks have an id of their own."""
+    around = {"device_id": user, "ts": AT + number}
+    for place in range(2):
+        yield {"impression_id": f"i{number}{place}", "ad_unit_id": ITEMS[place]} | around
+    clicked = {"impression_id": f"i{number}1", "click_id": f"c{number}"}
+    yield clicked | {"ad_unit_id": ITEMS[1]} | around
+
+
+def signals(number, user):
+    """Two tables, of which one has a kind, by the end of its name, and its time by another."""
+    around = {"session_id": f"s{user}", "doctor_id": user, "query_id": f"l{number}"}
+    for place in range(2):
+        of = {"impression_id": f"i{number}{place}", "content_id": ITEMS[place]}
+        yield of | around | {"timestamp_served": written(number)}
+    told = {"signal_id": f"b{number}", "signal_type": "click", "timestamp": written(number, 5)}
+    yield of | around | told
+
+
 TRACKERS = {
+    accepted: None,
+    ad_network: None,
+    signals: "l",
     batches: "l",
     recommended: None,
     flagged: None,
@@ -446,6 +476,7 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
     decoder = library.decoder_of(Definition(), str(path))
     events, rejected = decoder.decode_batch(values)
     assert not rejected
+    assert tracker is searchspring or "# No rule takes" not in path.read_text()
     feedback = [event for event in events if isinstance(event, FeedbackEvent)]
     shown = [event for event in events if not isinstance(event, FeedbackEvent)]
     for number, clicked in enumerate(one for one in feedback if one.feedback == "click"):
