@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from streameval.files.table_scans import TableFile, column_types, plain_name, quote
+from streameval.files.table_scans import (
+    MARK,
+    TableFile,
+    column_types,
+    literal,
+    plain_name,
+    quote,
+    reading,
+)
 
 WANTED: Final = (
     *("relevant", "relevant_items", "positives", "targets", "truth", "ground_truth", "actual"),
@@ -23,8 +31,13 @@ _LISTS: Final = (
     *("recommendations", "recommended", "recommended_items", "recs", "ranking", "ranked_items"),
     *("results", "hits", "slate", "candidates", *WANTED, "clicked", "labels"),
 )
-# Rows in which the fields of JSON objects are looked for.
+# Rows in which lists in texts and the fields of JSON objects are looked for.
 _SAMPLE: Final = 1_000
+# A list of values in a text: of Python or JSON, or of NumPy, which has no commas.
+_LIST: Final = r"\s*\[[^\[\]{}]*\]\s*"
+_VALUE: Final = r"""('[^']*'|"[^"]*"|[^\s,'"\[\]]+)"""
+_QUOTES: Final = "'\""
+_NUMPY: Final = rf"\s*\[\s*{_VALUE}(\s+{_VALUE})+\s*\]\s*"
 
 
 class Several(NamedTuple):
@@ -42,21 +55,54 @@ class Several(NamedTuple):
 
 def one_value_a_row(connection: Any, table: TableFile, several: Several) -> TableFile:
     """Return a table with a row for each value of a column of lists, or the table as it is."""
+    whole = table
+    if table.parsed and not table.json:
+        table = _with_lists(connection, table)
     names = {plain_name(name): name for name in reversed([*table.types])}
     sought = [*map(plain_name, several.names)]
     one = next((names[name] for name in sought if name in names), None)
     has_ranks = not names.keys().isdisjoint(map(plain_name, several.ranks))
     if not table.lists or has_ranks or (one is not None and one not in table.lists):
-        return table
+        return whole
     first, last = ([*map(plain_name, known)] for known in (several.first, _LISTS))
     known = [*first, *sought, *(f"{name}s" for name in sought), *last]
     found = [names[name] for name in known if names.get(name) in table.lists]
     if not found and len(table.lists) > 1:
-        return table
+        return whole
     column = next(iter([*found, *table.lists]))
     words = {plain_name(name) + end: name for name in several.beside for end in ("", "s")}
     beside = {name: words.get(plain_name(name), "") for name in table.lists if name != column}
     return _unnested(connection, table, {column: "each", **beside}, several)
+
+
+def _with_lists(connection: Any, table: TableFile) -> TableFile:
+    """Return a table of texts in which those that are lists are read as lists."""
+    tests = ", ".join(
+        f"bool_and(regexp_full_match({quote(name)}, {literal(_LIST)}))" for name in table.types
+    )
+    sample = f"(SELECT * FROM {table.scan} LIMIT {_SAMPLE})"  # noqa: S608  # quoted
+    with reading(table.file):
+        (row,) = connection.execute(f"SELECT {tests} FROM {sample}").fetchall()  # noqa: S608  # quoted
+    lists = [name for name, is_list in zip(table.types, row, strict=True) if is_list]
+    if not lists:
+        return table
+    read = {name: _list_in_text(table, name) for name in lists}
+    scan = f"(SELECT * REPLACE ({_named(read)}) FROM {table.scan})"  # noqa: S608  # quoted
+    types = {**table.types, **dict.fromkeys(lists, "VARCHAR[]")}
+    return replace(table, scan=scan, types=types, lists=lists)
+
+
+def _list_in_text(table: TableFile, column: str) -> str:
+    """Return the SQL of the list that a text is. Values that NumPy left out end the query."""
+    cell = quote(column)
+    said = f"{MARK}{table.file}: column {column}: values were left out (...): write whole lists"
+    values = f"regexp_extract_all({cell}, {literal(_VALUE)})"
+    return (
+        f"CASE WHEN regexp_matches({cell}, '[\\s,]\\.\\.\\.[\\s,]') THEN error({literal(said)})"
+        f" WHEN regexp_full_match({cell}, {literal(_NUMPY)})"
+        f" THEN [trim(one, {literal(_QUOTES)}) FOR one IN {values}]"
+        f" ELSE {cell}::VARCHAR[] END"
+    )
 
 
 def _unnested(

@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -79,7 +80,17 @@ SHAPES: dict[str, Any] = {
 }
 
 
+def csv(name: str, rows: list[dict[str, Any]]) -> str:
+    """What pandas writes of lists, and of arrays."""
+    texts = {"list": str, "numpy": lambda one: str(np.array(one)), "json": json.dumps}
+    write = [*texts.values()][len(rows) % 3]
+    cells = [{a: write(b) if isinstance(b, list) else b for a, b in row.items()} for row in rows]
+    pd.DataFrame(cells).to_csv(name, index=False)
+    return name
+
+
 WRITERS: dict[str, Any] = {
+    "csv": lambda name, rows: csv(f"{name}.csv", rows),
     "jsonl": lambda name, rows: jsonl(f"{name}.jsonl", rows),
     "parquet": lambda name, rows: parquet(f"{name}.parquet", rows),
     "pandas": lambda _, rows: pd.DataFrame(rows),
@@ -89,7 +100,7 @@ WRITERS: dict[str, Any] = {
 
 def test_lists_in_rows_are_the_rows_of_their_items(seed: int) -> None:
     scores, relevant = lists_of(seed)
-    shape, write = [(a, b) for a in SHAPES.values() for b in WRITERS.values()][seed % 20]
+    shape, write = [(a, b) for a in SHAPES.values() for b in WRITERS.values()][seed % 25]
     slates = [
         {"user": user, "item": item, "rank": rank, "score": score}
         for user, each in scores.items()
@@ -98,6 +109,8 @@ def test_lists_in_rows_are_the_rows_of_their_items(seed: int) -> None:
     labels = [{"user": user, "item": one} for user, each in relevant.items() for one in each]
     expected = figures(jsonl("s.jsonl", slates), jsonl("l.jsonl", labels))
     rows = [{"user": user} | shape(each) for user, each in scores.items()]
+    if write is WRITERS["csv"]:  # objects are no texts there
+        rows = [{"user": user} | SHAPES["lists of ids"](each) for user, each in scores.items()]
     wanted = [{"user": user, "relevant": each} for user, each in relevant.items()]
     assert figures(write("many", rows), write("wanted", wanted)) == expected
 
@@ -163,6 +176,27 @@ def test_what_is_no_list_of_items_is_refused_in_a_line(row: dict[str, Any], said
     jsonl("s.jsonl", [row])
     jsonl("l.jsonl", [{"user": "ann", "item": "a"}])
     assert said in refused("s.jsonl", "--labels", "l.jsonl", "--metrics", "mrr")
+
+
+def test_a_list_in_a_text_is_read_as_python_json_or_numpy_wrote_it() -> None:
+    labels = jsonl("l.jsonl", [{"user": "ann", "item": "O'Hara"}, {"user": "bob", "item": "7"}])
+    cells = [["x", "O'Hara", "a b, c"], None]
+    pd.DataFrame({"user": ["ann", "cyd"], "items": cells}).to_csv("python.csv", index=False)
+    Path("numpy.csv").write_text('user,items\nbob,"[3   9\n 7]"\nann,"[""O\'Hara"" \'x\']"\n')
+    found = api.evaluate("python.csv", "mrr", labels=labels)["mrr"].value
+    assert found == 0.25, "of bob, who saw nothing, 0"
+    found = api.evaluate("numpy.csv", "mrr", labels=labels)["mrr"].value
+    assert found == pytest.approx((1 + 1 / 3) / 2, abs=1e-8)
+    Path("cut.csv").write_text("user,items\nbob,[1 2 ... 7 8]\n")
+    said = refused("cut.csv", "--labels", "l.jsonl", "--metrics", "mrr")
+    assert "cut.csv: column items: values were left out (...): write whole lists" in said
+
+
+def test_a_text_in_brackets_beside_items_is_no_list_of_them() -> None:
+    rows = "user,item,rank,title\nann,a,1,[One]\nann,b,2,[Two words]\n"
+    Path("s.csv").write_text(rows)
+    labels = jsonl("l.jsonl", [{"user": "ann", "item": "b"}])
+    assert api.evaluate("s.csv", "mrr", labels=labels)["mrr"].value == 0.5
 
 
 @pytest.mark.parametrize(
