@@ -145,7 +145,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
         both = act in {"", "shown"} or (act in {"view", "click"} and not shows)
         rule = None if said == "null" else _rule(when, act, groups[said], own, both=both)
         if rule is not None and len(made) < _MOST_RULES:
-            is_guess = kind is None and said.startswith("!")
+            is_guess = said.startswith("!")
             made[said] = rule + _GUESS if is_guess else rule
     rules = list(made.values())
     if kind is None and not rules and paths_of("item_id", fields):

@@ -291,7 +291,7 @@ def _marked(group: Sequence[dict[str, Any]]) -> Taken | None:
 
 
 # What a flag says beyond the acts: it was done to the item.
-_DONE: Final = re.compile(r"\b(opened|engaged|converted|saved|shared|followed|accepted|consumed)\b")
+_DONE: Final = re.compile(r"\b(opened|engaged|converted|saved|accepted|consumed)\b")
 
 
 def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:

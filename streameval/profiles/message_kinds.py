@@ -20,6 +20,7 @@ from streameval.profiles.message_fields import (
     lists_of_items,
     name_of,
     names_of_lists,
+    own_ids,
     paths_of,
     values_at,
     values_in_lists,
@@ -127,10 +128,10 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
         known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
         tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
         return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
-    tags = [next(filter(_is_of_feedback, leaves), "") for leaves in read]
-    if len(paths := {*tags} - {""}) == 1 < len({*tags}):
-        path = paths.pop()
-        return [tag or f"!{path}" for tag in tags], {path: act_of(path), f"!{path}": "shown"}
+    ids = [path for path in own_ids(read) if _is_of_feedback(path)]
+    tags = [(path if leaves.get(path) else f"!{path}") for leaves in read for path in ids]
+    if len(ids) == 1 < len({*tags}):
+        return tags, {tag: "shown" if tag.startswith("!") else act_of(tag) for tag in tags}
     lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
     if "" not in lists or len({*lists}) != 2:
         return [""] * len(read), {}
@@ -144,7 +145,7 @@ def _shows(fields: dict[str, Any]) -> bool:
 
 
 def _is_of_feedback(path: str) -> bool:
-    """Tell whether a path is the id of feedback."""
+    """Tell whether a path is by its name the id of feedback."""
     return name_of(path).endswith("id") and act_of(path) not in {"", "shown", "view"}
 
 

@@ -144,11 +144,12 @@ def _misnamed(
 
 
 def _shared(shown: list[Fields], users: Sequence[str]) -> dict[str, Told]:
-    """Return the ids of lists, by their names, of which most have several users: those of items."""
+    """Return the ids of recommendations of which most have several users: those of items."""
     return {
         path: Told.of(path, "id")
         for path in paths_of("request_id", examples_of(shown))
-        if 2 * len(values_at(path, shown, users)) > 3 * len(values_at(path, shown))
+        if name_of(path).startswith("rec")
+        and 2 * len(values_at(path, shown, users)) > 3 * len(values_at(path, shown))
     }
 
 

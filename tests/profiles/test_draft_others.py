@@ -635,6 +635,35 @@ def test_what_was_taken_of_a_list_is_no_kind_though_it_is_called_an_action():
     assert "when:" not in text and 'each: "[action][?@]"' in text
 
 
+def test_what_several_users_searched_for_is_no_item():
+    messages = [
+        {"event": event, "query": "shoes", "user_id": f"u{number % 3}", "ts": AT + number}
+        | {"thingId": ITEMS[number % 3]}
+        for number in range(9)
+        for event in ("shown", "click")
+    ]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert text.count("item_id: thingId") == 2
+
+
+def test_the_cart_that_some_users_have_does_not_make_feedback_of_what_they_saw():
+    messages = [
+        {"item_id": ITEMS[number % 3], "user_id": f"u{number % 2}", "ts": AT + number}
+        | ({"cart_id": "c1"} if number % 2 else {})
+        for number in range(12)
+    ]
+    text = draft([json.dumps(one).encode() for one in messages])
+    assert "cart_id" not in text.partition("rules:")[2]
+
+
+def test_what_has_no_kind_beside_feedback_is_shown_by_a_guess():
+    around = [{"user_id": f"u{number % 2}", "ts": AT + number} for number in range(6)]
+    shown = [{"item_id": ITEMS[number % 3]} | of for number, of in enumerate(around)]
+    messages = [*shown, *({"action": "like"} | one for one in shown)]
+    rules = draft([json.dumps(one).encode() for one in messages]).partition("rules:")[2]
+    assert 'when: "!action"' in rules and rules.count("# a guess") == 1
+
+
 def test_flags_of_rows_are_feedback_of_their_own_kinds(tmp_path):
     rows = [
         {"user_id": f"u{number % 2}", "post_id": ITEMS[number % 3], "shown_at": AT + number}
