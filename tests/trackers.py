@@ -5,6 +5,10 @@ import json
 import random
 from datetime import UTC, datetime
 
+from streameval.core.definition import Definition
+from streameval.profiles import library
+from streameval.profiles.draft import draft
+
 BEGIN = 1_700_000_000_000
 
 
@@ -204,3 +208,15 @@ def batches(messages, size):
     parts = iter(messages)
     while part := list(itertools.islice(parts, size)):
         yield {"batch": part}
+
+
+def drafted(messages, folder):
+    """The draft for messages, and their events by it; fails for a rejected one."""
+    values = lines(messages)
+    text = draft(values)
+    file = folder / f"{len(text)}.yaml"
+    file.write_text(text)
+    decoder = library.decoder_of(Definition(dimensions=("variant",)), str(file))
+    events, rejected = decoder.decode_batch(values)
+    assert rejected == []
+    return text, events

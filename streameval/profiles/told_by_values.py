@@ -62,7 +62,7 @@ def ids_told_by_values(
     listed = _listed(_all_of(shown))
     if not listed and (shared := _shared(_all_of(shown), users)):
         return shared | ids_told_by_values(renamed(groups, shared), acts, users)
-    own = {path for path in _own(read) if len(read) >= ENOUGH}
+    own = _own(read)
     items: dict[str, list[str]] = {}
     beside = set[str]()
     for group in sorted(feedback.values(), key=len, reverse=True):
@@ -138,7 +138,7 @@ def _misnamed(
         if paths_of("request_id", {path: example}) and not values_at(path, group) & known
     ]
     own = _own(read)
-    if len(paths_of("item_id", examples_of(read))) > len(own) and len(read) >= ENOUGH:
+    if len(paths_of("item_id", examples_of(read))) > len(own):
         found += own
     return {path: Told.of(path, "") for path in found}
 
@@ -154,7 +154,9 @@ def _shared(shown: list[Fields], users: Sequence[str]) -> dict[str, Told]:
 
 
 def _own(read: Sequence[Fields]) -> list[str]:
-    """Return the paths of the ids of messages, by the name of an item's id."""
+    """Return the paths of the ids of messages, by the name of an item's id; few tell none."""
+    if len(read) < ENOUGH:
+        return []
     items = paths_of("item_id", examples_of(read))
     return [
         path for path in items if name_of(path) == "id" and len(values_at(path, read)) == len(read)

@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from trackers import drafted, lines
 
 from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, SlateEvent
@@ -286,18 +287,6 @@ OWN_KINDS = {
     "lists that are named in their event": "suggestion_chosen",
     "a page of results, and pages of one": "view",
 }
-
-
-def drafted(messages, folder):
-    """The draft for messages, and their events by it; fails for a rejected one."""
-    values = [json.dumps(one).encode() for one in messages]
-    text = draft(values)
-    file = folder / f"{len(text)}.yaml"
-    file.write_text(text)
-    decoder = library.decoder_of(Definition(dimensions=("variant",)), str(file))
-    events, rejected = decoder.decode_batch(values)
-    assert rejected == []
-    return text, events
 
 
 @pytest.mark.parametrize("tracker", TRACKERS)
@@ -715,7 +704,7 @@ def test_a_draft_is_a_profile_whatever_the_messages_hold(seed, tmp_path):
         messages = [message(chance) for _ in range(chance.randint(1, 6))]
         for one in messages if chance.random() < 0.5 else ():
             one["event"] = chance.choice(["shown", "click", "purchase", "view"])
-        values = [json.dumps(one).encode() for one in messages]
+        values = lines(messages)
         file = tmp_path / "mine.yaml"
         file.write_text(draft(values))
         library.decoder_of(Definition(dimensions=("variant",)), str(file)).decode_batch(values)
@@ -863,7 +852,7 @@ def test_what_a_user_saw_before_is_no_item_that_was_clicked(tmp_path):
 
 def test_what_has_no_kind_is_no_kind_of_the_rules_to_complete(tmp_path):
     """A rule that nothing could be put into is a rule of YAML all the same."""
-    values = [json.dumps(one).encode() for one in ({"position": None}, {"user_id": [""]})]
+    values = lines(({"position": None}, {"user_id": [""]}))
     file = tmp_path / "mine.yaml"
     file.write_text(draft(values))
     library.decoder_of(Definition(), str(file))

@@ -7,10 +7,9 @@ import json
 import random
 
 import pytest
+from trackers import drafted, lines
 
-from streameval.core.definition import Definition
 from streameval.core.events import FeedbackEvent, ImpressionEvent
-from streameval.profiles import library
 from streameval.profiles.draft import draft
 from streameval.profiles.message_fields import act_of
 
@@ -470,13 +469,8 @@ TRACKERS = {
 def test_a_draft_maps_the_tracker(tracker, tmp_path):
     users = ["ann", "bob", "cyd"]
     messages = [one for number in range(7) for one in tracker(number, users[number % 3])]
-    values = [json.dumps(one).encode() for one in messages]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    decoder = library.decoder_of(Definition(), str(path))
-    events, rejected = decoder.decode_batch(values)
-    assert not rejected
-    assert tracker is searchspring or "# No rule takes" not in path.read_text()
+    text, events = drafted(messages, tmp_path)
+    assert tracker is searchspring or "# No rule takes" not in text
     feedback = [event for event in events if isinstance(event, FeedbackEvent)]
     shown = [event for event in events if not isinstance(event, FeedbackEvent)]
     for number, clicked in enumerate(one for one in feedback if one.feedback == "click"):
@@ -509,7 +503,7 @@ def test_what_items_share_is_no_item_though_lists_have_it_more_often():
     messages = [
         one | each for part in (lists, clicks) for one, each in zip(part, around, strict=True)
     ]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert text.count("item_id: product_id") == 2
     assert "category_id\n" not in text.partition("rules:")[2]
 
@@ -519,7 +513,7 @@ def test_the_item_of_the_page_is_not_the_one_that_was_clicked_on_it():
     clicks = [{"event": "click", "item_id": "page", "clicked_id": one} for one in ITEMS]
     around = [{"uid": f"u{n}", "ts": AT + n} for n in range(3)]
     messages = [a | b for part in (shown, clicks) for a, b in zip(part, around, strict=True)]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert "item_id: clicked_id  # a guess, by its values" in text
 
 
@@ -560,11 +554,7 @@ def test_no_other_field_is_taken_for_an_id_whatever_the_ids_are_called(seed, tmp
             one = rng.choice(shown) if rng.random() < on_list else f"P{rng.randrange(2_000, 3_000)}"
             say(rng.choice(["click", "click", "purchase"]), place, **{item: one})
             expected.append((who, f"q{place}", one))
-    values = [json.dumps(one).encode() for one in messages]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
-    assert not rejected
+    _, events = drafted(messages, tmp_path)
     assert expected == [
         (one.user_id, one.request_id, one.items if hasattr(one, "items") else one.item_id)
         for one in events
@@ -576,7 +566,7 @@ def test_the_end_of_a_name_may_be_the_type_of_its_value():
     around = {"user_id_str": "ann", "list_id_str": "l1", "timestamp_ms": AT}
     shown = {"event": "impression", "item_id_strs": ITEMS} | around
     clicked = {"event": "click", "item_id_str": "elsewhere"} | around
-    text = draft([json.dumps(one).encode() for one in (shown, clicked)])
+    text = draft(lines((shown, clicked)))
     rules = text.partition("rules:")[2]
     for told in ("user_id: user_id_str", "request_id: list_id_str", "item_id: item_id_str"):
         assert told in rules
@@ -597,11 +587,7 @@ def test_a_session_has_one_user(tmp_path):
         for number in range(12)
         for place in range(3)
     ]
-    values = [json.dumps(one).encode() for one in messages]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
-    assert not rejected
+    _, events = drafted(messages, tmp_path)
     assert [one.user_id for one in events] == [one["reader_card_no"] for one in messages]
 
 
@@ -620,10 +606,7 @@ def test_what_more_messages_tell_counts(first, tmp_path):
             of = {"seller_id": f"s{number % 5}", "user_id": f"u{number % 3}", "ts": AT + number}
             messages.append({"event": event, "cardRef": card} | of)
     messages.sort(key=lambda one: one["event"] != first)
-    values = [json.dumps(one).encode() for one in messages]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, _ = library.decoder_of(Definition(), str(path)).decode_batch(values)
+    _, events = drafted(messages, tmp_path)
     assert [one.item_id for one in events] == [one["cardRef"] for one in messages]
 
 
@@ -631,7 +614,7 @@ def test_what_was_taken_of_a_list_is_no_kind_though_it_is_called_an_action():
     around = [{"user": f"u{number % 3}", "ts": AT + number} for number in range(7)]
     lists = {"actionSpace": [{"id": one} for one in ITEMS]}
     messages = [lists | {"action": ITEMS[number % 3]} | of for number, of in enumerate(around)]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert "when:" not in text and 'each: "[action][?@]"' in text
 
 
@@ -642,7 +625,7 @@ def test_what_several_users_searched_for_is_no_item():
         for number in range(9)
         for event in ("shown", "click")
     ]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert text.count("item_id: thingId") == 2
 
 
@@ -652,7 +635,7 @@ def test_the_cart_that_some_users_have_does_not_make_feedback_of_what_they_saw()
         | ({"cart_id": "c1"} if number % 2 else {})
         for number in range(12)
     ]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert "cart_id" not in text.partition("rules:")[2]
 
 
@@ -660,7 +643,7 @@ def test_what_has_no_kind_beside_feedback_is_shown_by_a_guess():
     around = [{"user_id": f"u{number % 2}", "ts": AT + number} for number in range(6)]
     shown = [{"item_id": ITEMS[number % 3]} | of for number, of in enumerate(around)]
     messages = [*shown, *({"action": "like"} | one for one in shown)]
-    rules = draft([json.dumps(one).encode() for one in messages]).partition("rules:")[2]
+    rules = draft(lines(messages)).partition("rules:")[2]
     assert 'when: "!action"' in rules and rules.count("# a guess") == 1
 
 
@@ -670,11 +653,7 @@ def test_flags_of_rows_are_feedback_of_their_own_kinds(tmp_path):
         | {"opened": number % 3 == 0, "engaged": False, "featured": number % 2 == 0}
         for number in range(12)
     ]
-    values = [json.dumps(one).encode() for one in rows]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
-    assert not rejected
+    _, events = drafted(rows, tmp_path)
     feedback = [one for one in events if isinstance(one, FeedbackEvent)]
     assert {(one.feedback, one.item_id) for one in feedback} == {("opened", ITEMS[0])}
     assert len(feedback) == 4 and len(events) == 16
@@ -699,11 +678,7 @@ def of_topics(*topics):
     ],
 )
 def test_topics_of_one_kind_are_told_by_their_fields(lists, clicks, tmp_path):
-    values = [json.dumps(one).encode() for one in of_topics(lists, clicks)]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
-    assert not rejected
+    _, events = drafted(of_topics(lists, clicks), tmp_path)
     assert [one.items for one in events[:7]] == [tuple(ITEMS)] * 7
     assert [(one.feedback, one.item_id, one.ts) for one in events[7:]] == [
         ("click", ITEMS[1], AT + 5)
@@ -719,16 +694,12 @@ def test_rows_of_two_tables_are_told_by_a_time_that_only_one_has(tmp_path):
         for place, item in enumerate(ITEMS, 1)
     ]
     opened = [one | {"opened_at": written(9), "entry_id": ITEMS[1]} for one in of_topics({})]
-    values = [json.dumps(one).encode() for one in (*shown, *opened)]
-    path = tmp_path / "profile.yaml"
-    path.write_text(draft(values))
-    events, rejected = library.decoder_of(Definition(), str(path)).decode_batch(values)
-    assert not rejected
+    _, events = drafted((*shown, *opened), tmp_path)
     assert [one.item_id for one in events[:21]] == ITEMS * 7
     assert {(one.feedback, one.item_id) for one in events[21:]} == {("opened", ITEMS[1])}
     rows = [one | {"dt": "2026-01-05", "ts": written(1), "items": ITEMS} for one in of_topics({})]
     clicks = [one | {"dt": "2026-01-05", "click_time": written(2), "item": "a"} for one in opened]
-    text = draft([json.dumps(one).encode() for one in (*rows, *clicks)])
+    text = draft(lines((*rows, *clicks)))
     assert text.index("when: click_time") < text.index("slate:")
 
 
@@ -740,7 +711,7 @@ def test_a_time_in_a_number_needs_no_name():
 
 def test_how_long_something_played_is_not_when():
     rows = [one | {"itemId": "a", "ts": AT, "play_time_ms": 9_000} for one in of_topics({})]
-    assert "kind: {const: click}" in draft([json.dumps(one).encode() for one in rows])
+    assert "kind: {const: click}" in draft(lines(rows))
 
 
 def test_the_date_of_an_event_is_not_its_kind():
@@ -762,7 +733,7 @@ def test_a_topic_alone_is_told_by_its_time():
 
 def test_places_in_a_row_tell_more_than_rows():
     messages = [one for number in range(7) for one in carousels(number, f"u{number % 3}")]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert "position: {from: horizontal_position, base: 0}" in text
 
 
@@ -785,7 +756,7 @@ def test_titles_tell_no_kinds():
         for event in ("impression", "click")
         for title in [f"{titles[number % 5]} {number}"]
     ]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert "when: {event: click}" in text
 
 
@@ -794,14 +765,14 @@ def test_behaviour_of_taobao_is_no_click():
         {"user_id": 7, "item_id": 1, "behavior_type": kind, "timestamp": AT // 1000}
         for kind in ("pv", "fav", "buy", "cart")
     ]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     for kind in ("view", "like", "purchase", "cart"):
         assert f"kind: {{const: {kind}}}" in text
 
 
 def test_a_draft_tells_feedback_of_other_kinds(tmp_path):
     messages = [one for number in range(7) for one in variants(number, f"u{number % 3}")]
-    text = draft([json.dumps(one).encode() for one in messages])
+    text = draft(lines(messages))
     assert text.count("variantId  # a guess, by its values") == 1
 
 
