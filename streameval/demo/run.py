@@ -188,9 +188,10 @@ class _Demo:
         with display(self._console, self._titles) as show:
             view = await self._watch(feed, show)
         self._stop.set()
-        # From here on another Ctrl-C ends at once.
+        # From here on another signal ends at once; asyncio leaves SIGTERM to end nothing but us.
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+            signal.signal(number, signal.default_int_handler)
         await feed
         counted = await self._settled()
         sent = self._recommender.sent

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -318,6 +319,24 @@ def test_ctrl_c_ends_the_demo_with_its_summary_and_all_its_processes():
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, output + errors
     assert "every event accounted for: yes" in output
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_second_sigterm_ends_all_processes_too():
+    """As under `timeout make demo`: the signal comes from both."""
+    embedded()
+    process = demo("--rate", "200")
+    while "lag" not in (line := process.stdout.readline()):
+        assert line, process.stderr.read()
+    started = children(process.pid)
+    assert len(started) == 3
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.5)  # the feed has ended, and the worker counts its last events
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != -signal.SIGTERM
     for pid in started:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
