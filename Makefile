@@ -8,8 +8,9 @@ ARGS ?=
 # Processes that tests run in; PROCESSES=0 is one process without pytest-xdist.
 PROCESSES ?= auto
 BIN := $(VENV)/bin
-PYTHON := $(shell for p in python3.11 python3.12 python3.13 python3; do \
-	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# A distribution's Python comes first: it is optimised by profiles, and pyenv's is not by default.
+PYTHON := $(shell for v in 3.11 3.12 3.13 3; do for p in /usr/bin/python$$v python$$v; do \
+	$$p -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; done)
 PYTHONS ?= python3.12 python3.13 python3.14 $(wildcard $(HOME)/.pyenv/versions/3.1[2-9]*/bin/python3)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Python compiles a module when it imports it: most of what is installed here is never imported.
