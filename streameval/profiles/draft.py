@@ -43,7 +43,12 @@ from streameval.profiles.message_kinds import (
     tells,
 )
 from streameval.profiles.message_times import lacks_zone, pattern_of
-from streameval.profiles.told_by_values import ids_told_by_values, renamed, users_told
+from streameval.profiles.told_by_values import (
+    ids_told_by_values,
+    renamed,
+    told_by_feedback,
+    users_told,
+)
 
 # A date without a time of day, and one without a date.
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
@@ -96,25 +101,29 @@ def draft(values: Sequence[bytes]) -> str:
 
 def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
     """Return the path of several events in one message, "" without one, and the fields of each."""
-    fields = examples_of(whole)
-    says, times = tells(whole), paths_of("ts", fields)
-    for path, listed in () if says and times else fields.items():
+    for path, listed in examples_of(whole).items():
         first = dict(leaves_of(listed[0], "")) if isinstance(listed, list) and listed else {}
+        if not first or path.startswith("_batch."):
+            continue
+        batches = [leaves for leaves in whole if isinstance(leaves.get(path), list)]
+        says, times = tells(batches), paths_of("ts", examples_of(batches))
+        if says and times:
+            continue
         parts = [
             dict(leaves_of(part, "")) | {f"_batch.{p}": v for p, v in leaves.items() if p != path}
-            for leaves in (whole if first else ())
-            if isinstance(leaves.get(path), list)
+            for leaves in batches
             for part in leaves[path]
         ]
         each = paths_of("ts", first)
+        rest = [leaves for leaves in whole if not isinstance(leaves.get(path), list)]
         if says:  # what is missing is the time
             if any(_OF_EVENTS.search(name_of(one)) for one in each):
-                return path, parts
+                return path, parts + rest
         elif (each or times) and kind_path(parts):
             if tells(parts, most=not (each and paths_of("kind", first))):
-                return f"{path}[]" if depth else path, parts
+                return f"{path}[]" if depth else path, parts + rest
         elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
-            return f"{path}[].{inner[0]}", inner[1]
+            return f"{path}[].{inner[0]}", [*inner[1], *rest]
     return "", whole
 
 
@@ -180,8 +189,9 @@ def _with_ids(
     read = [leaves for group in groups.values() for leaves in group]
     users = users_told(read)
     first, others = _other_users(read, paths_of("user_id", examples_of(read)))
-    told = ids_told_by_values(groups, acts, [*users, first, *others]) | users
-    groups = renamed(groups, told)
+    known = [*users, first, *others]
+    told = ids_told_by_values(groups, acts, known) | users
+    groups = told_by_feedback(renamed(groups, told), acts, known)
     if users:
         return groups
     return {said: _of_one_user(group, first, others) for said, group in groups.items()}

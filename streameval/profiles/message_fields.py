@@ -432,7 +432,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield _numbered(value, path)
         return
     for name, inner in value.items():
-        step = name if _PLAIN_NAME.match(name) else json.dumps(name)
+        step = name if isinstance(name, Told) or _PLAIN_NAME.match(name) else json.dumps(name)
         yield from leaves_of(inner, f"{path}.{step}" if path else step)
 
 

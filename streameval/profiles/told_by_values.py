@@ -24,13 +24,16 @@ from streameval.profiles.message_fields import (
     values_at,
 )
 from streameval.profiles.message_kinds import shown_by_views
+from streameval.profiles.message_times import is_epoch, is_written_time
 
 Fields = dict[str, Any]
 """The values of a message, by their paths."""
 
 # The end of the name of an id, whatever it is of, and what is no item and no list.
 _ID: Final = re.compile(r"(id|identifier|key|token|ur[iln]|hash|slug)\Z|\Aid")
-_OTHER: Final = re.compile(r"session|visit|page|device|campaign|app|site|shop|store|order|cart")
+_OTHER: Final = re.compile(
+    r"session|visit|page|device|campaign|app(lication)?(?=(id|key|token)?\Z)|site|shop|store|order|cart"
+)
 # What is an item where nothing else may be one.
 _RARELY: Final = re.compile(r"campaign|app|shop|store")
 # This share of the items of a list is in it once: a few come twice.
@@ -75,6 +78,10 @@ def ids_told_by_values(
             items[path] = named
         if named and not found:  # what is beside an item is another thing
             beside.update(fields)
+    if not (items or listed or paths_of("item_id", examples_of(read))):
+        unlikely = of_one_user | {*users, *own}
+        found = _most_in_both(_all_of(shown), _all_of(feedback), unlikely)
+        items = {path: [] for path in found}
     items = {path: named for path, named in items.items() if path not in beside}
     wrong = {path for named in items.values() for path in named if path not in beside}
     told = {path: Told.of(path, "") for path in wrong - items.keys()}
@@ -99,15 +106,19 @@ def _lists_told(
     kind have one id, and impressions of one list have. Of several that may be an id any will do.
     """
     all_shown = _all_of(shown)
-    paths = [path for path in examples_of(feedback) if path in may_be and _may_be_id(path)]
-    here = {path: values_at(path, feedback) for path in paths}
-    elsewhere = set().union(*here.values())
     ids: dict[str, set[tuple[Any, ...]]] = {}
-    for path in examples_of(all_shown):
+    for path, example in examples_of(all_shown).items():
         before = values_at(path, all_shown)
         alone = sum(len(values_at(path, each)) for each in shown.values()) == len(all_shown)
-        if path in may_be and _may_be_id(path) and before & elsewhere and (alone or not whole):
+        # One that each list has alone needs no name of an id, if it is no time.
+        tells = _are_long(before) and not (is_written_time(example) or is_epoch(example))
+        if path in may_be and (alone or not whole) and (_may_be_id(path) or (whole and tells)):
             ids[path] = before
+    known = {one for before in ids.values() for one in before}
+    here = {path: values_at(path, feedback) for path in examples_of(feedback) if path in may_be}
+    here = {path: found for path, found in here.items() if _may_be_id(path) or found & known}
+    elsewhere = set().union(*here.values())
+    ids = {path: before for path, before in ids.items() if before & elsewhere}
     # At best both have it at one path.
     ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
     lists = paths_of("request_id", examples_of(all_shown))[:1]
@@ -208,6 +219,24 @@ def _items_told(
     return _most({path: known for path, known in ids.items() if name_of(path) in names} or ids)
 
 
+def _most_in_both(
+    shown: Sequence[Fields], feedback: Sequence[Fields], unlikely: set[str]
+) -> list[str]:
+    """Return the path with the most values that were shown and taken, whatever its name says."""
+    both = {}
+    for path, example in examples_of(feedback).items():
+        here, before = values_at(path, feedback), values_at(path, shown)
+        is_text = isinstance(example, str) and not is_written_time(example)
+        if (
+            path not in unlikely
+            and is_text
+            and _are_long(before)
+            and 2 * len(here & before) > len(here)
+        ):
+            both[path] = before
+    return _most(both)
+
+
 def _listed(shown: Sequence[Fields]) -> set[tuple[Any, None]]:
     """Return the values in lists that may be ids of items: an item is in a list once.
 
@@ -234,6 +263,61 @@ def renamed(groups: Mapping[str, list[Fields]], told: dict[str, Told]) -> dict[s
         said: [{told.get(path, path): value for path, value in one.items()} for one in group]
         for said, group in groups.items()
     }
+
+
+def told_by_feedback(
+    groups: Mapping[str, list[Fields]], acts: Mapping[str, str], users: Sequence[str]
+) -> dict[str, list[Fields]]:
+    """Return messages that tell an item by the id that feedback has of it, whatever its name.
+
+    In a list, each object has that id once more, at a path that tells it. Parameters are as above.
+    """
+    shown, feedback = _shown_and_feedback(groups, acts, users)
+    taken = {
+        str(one)
+        for group in feedback.values()
+        for path in paths_of("item_id", examples_of(group))[:1]
+        for one, _ in values_at(path, group)
+    }
+    found = {**groups}
+    for said, group in shown.items():
+        lists = {path: one for path, one in examples_of(group).items() if isinstance(one, list)}
+        for path in lists:
+            objects = [one for leaves in group for one in _objects(leaves, path)]
+            if column := _column_taken([dict(leaves_of(one, "")) for one in objects], taken):
+                found[said] = [_with_column(leaves, path, column) for leaves in found[said]]
+        if not lists and (path := _column_taken(group, taken)):
+            told = {path: Told.of(path, "itemid")}
+            found[said] = renamed({said: group}, told)[said]
+    return found
+
+
+def _column_taken(rows: Sequence[Fields], taken: set[str]) -> Told | None:
+    """Return the path of the values that were taken; None where it is the one that names tell."""
+    fields = examples_of(rows)
+    hits = {
+        path: len(taken & {str(one) for one, _ in found})
+        for path in fields
+        if _are_long(found := values_at(path, rows))  # a place is like an id by chance
+    }
+    best = max(hits, key=hits.__getitem__, default="")
+    if not best or 2 * hits[best] <= len(taken) or 2 * hits.get(item_of(fields), 0) >= hits[best]:
+        return None
+    return Told.of(best, "itemid")
+
+
+def _objects(leaves: Fields, path: str) -> list[dict[str, Any]]:
+    """Return the objects in a list of a message."""
+    listed = leaves.get(path)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+def _with_column(leaves: Fields, path: str, column: Told) -> Fields:
+    """Return a message in whose list each object has one of its values at `column`, too."""
+    objects = [
+        {column: dict(leaves_of(one, "")).get(column)} | one for one in _objects(leaves, path)
+    ]
+    return {**leaves, path: objects} if objects else leaves
 
 
 def _all_of(groups: Mapping[str, list[Fields]]) -> list[Fields]:

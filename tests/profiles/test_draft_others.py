@@ -418,7 +418,81 @@ def signals(number, user):
     yield of | around | told
 
 
+def addresses(number, user):
+    """Clicks have the address of an item, lists its title first: https://docs.luigisbox.com."""
+    around = {"client_id": user, "timestamp": AT // 1000 + number}
+    rows = [{"title": f"Box {one}", "type": "item", "url": one} for one in ITEMS]
+    yield {"type": "event", "lists": {"Recommendation": {"items": rows}}} | around
+    yield {"type": "click", "action": {"type": "click", "resource_identifier": ITEMS[1]}} | around
+
+
+def stock_keeping(number, user):
+    """Clicks have another id of the item than the one that lists have first."""
+    around = {"user_id": user, "list_id": f"l{number}", "ts": AT + number}
+    rows = [{"product_id": 7 * place, "code": {"sku": one}} for place, one in enumerate(ITEMS)]
+    yield {"event": "list_view", "products": rows} | around
+    yield {"event": "click", "sku": ITEMS[1]} | around
+
+
+def shelves(number, user):
+    """The same of single impressions."""
+    around = {"user_id": user, "list_id": f"l{number}", "ts": AT + number}
+    for place, one in enumerate(ITEMS):
+        yield {"event": "impression", "product_id": 7 * place, "sku": one} | around
+    yield {"event": "click", "sku": ITEMS[1]} | around
+
+
+def appsflyer(number, user):
+    """The user's id begins as that of an app: https://support.appsflyer.com (raw data)."""
+    around = {"app_id": "com.shop", "appsflyer_id": user}
+    shown = json.dumps({"af_content_list": ITEMS})
+    yield (
+        around
+        | {"event_name": "af_list_view", "event_time": written(number)}
+        | {"event_value": shown}
+    )
+    clicked = {"event_name": "af_content_click", "event_time": written(number, 5)}
+    yield around | clicked | {"event_value": json.dumps({"af_content_id": ITEMS[1]})}
+
+
+def widgets(number, user):
+    """A page with two lists, of which each has an id whose name tells nothing."""
+    lists = [
+        {"placement": f"l{number}-{place}", "contents": [{"contentId": one} for one in items]}
+        for place, items in enumerate((ITEMS[:1], ITEMS[1:]))
+    ]
+    around = {"producedAt": written(number), "body": {"user": {"uuid": user}}}
+    yield around | {"schema": "page.rendered.v3", "body": around["body"] | {"widgets": lists}}
+    clicked = {"placement": f"l{number}-1", "contentId": ITEMS[1]}
+    yield around | {"schema": "content.tapped.v1", "body": around["body"] | clicked}
+
+
+def in_batches(number, user):
+    """Clicks come in batches, lists alone."""
+    shown = {"event": "list_shown", "listId": f"l{number}", "ts": AT + number, "items": ITEMS}
+    yield {"userId": user} | shown
+    clicked = {"event": "click", "listId": f"l{number}", "itemId": ITEMS[1], "ts": AT + number}
+    yield {"userId": user, "sent": AT + 9_000, "events": [clicked]}
+
+
+def promotions(number, user):
+    """No name tells the item: https://developers.atinternet-solutions.com (self-promotion)."""
+    around = {"visitor_privacy_id": user, "event_time_utc": written(number)}
+    for one in ITEMS:
+        shown = {"event_name": "self_promotion.impression", "onsitead_creation": one}
+        yield around | shown | {"onsitead_general_placement": "home"}
+    clicked = {"event_name": "self_promotion.click", "onsitead_creation": ITEMS[1]}
+    yield around | clicked | {"onsitead_general_placement": "home"}
+
+
 TRACKERS = {
+    addresses: "made",
+    stock_keeping: "l",
+    shelves: "l",
+    appsflyer: "made",
+    widgets: "l",
+    in_batches: "l",
+    promotions: None,
     accepted: None,
     ad_network: None,
     signals: "l",
@@ -489,6 +563,17 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
         items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
         assert items <= {*ITEMS}
     assert {one.user_id for one in shown} == {*users}
+
+
+@pytest.mark.parametrize("taken", ["1", "2000"])
+def test_a_place_or_a_price_like_an_id_by_chance_does_not_tell_the_item(taken):
+    """Nobody took an item of these lists."""
+    rows = [{"product_id": 900 + one, "cents": 1000 * one, "nth": one} for one in range(1, 4)]
+    shown = [{"event": "list_view", "user_id": user, "products": rows} for user in "abc"]
+    clicked = [
+        {"event": "click", "user_id": "a", "product_id": one} for one in (taken, "7001", "7002")
+    ]
+    assert "item_id: product_id}" in draft(lines(shown + clicked))
 
 
 def test_what_items_share_is_no_item_though_lists_have_it_more_often():
