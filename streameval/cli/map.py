@@ -32,7 +32,10 @@ Profile = Annotated[
 _NAMED: Final = 5
 """Rejected lines to name."""
 _SAMPLE: Final = 1_000
-"""Lines by which a format is recognised."""
+"""Lines by which a format is recognised, and as many of kinds that are rare among them."""
+_LOOKED_AT: Final = 20 * _SAMPLE
+_OF_EACH: Final = 200
+"""Lines of a kind that are enough."""
 _TOGETHER: Final = 1_000
 """Lines that are mapped in one go."""
 
@@ -182,11 +185,34 @@ def _lines_of(file: str, together: int) -> Iterator[tuple[list[str], list[bytes]
 
 
 def _sample(files: Sequence[str]) -> list[bytes]:
-    """Return the first lines of each file, as many of each. Raises `InputError` for none."""
-    count = max(1, _SAMPLE // len(files))
-    firsts = (islice(_lines_of(file, 1), count) for file in files)
-    values = [value for lines in firsts for _, (value,) in lines]
+    """Return lines of each file, as many of each. Raises `InputError` for none."""
+    parts = (_lines_of(file, 1) for file in files)
+    values = [
+        value
+        for lines in parts
+        for value in _telling((one for _, (one,) in lines), max(1, _SAMPLE // len(files)))
+    ]
     return values or [value for _, (value,) in _lines(files, 1)]
+
+
+def _telling(lines: Iterator[bytes], count: int) -> Iterator[bytes]:
+    """Yield the first lines, and as many later ones at most, of kinds that are rare so far.
+
+    Most of what a site sends is views of pages.
+    """
+    from streameval.profiles.message_kinds import kind_in_short
+
+    kinds: Counter[object] = Counter()
+    rest = count
+    for number, value in enumerate(islice(lines, _LOOKED_AT)):
+        kind = kind_in_short(value)
+        kinds[kind] += 1
+        is_first = number < count
+        if is_first or kinds[kind] <= _OF_EACH:
+            yield value
+            rest -= not is_first
+        if not rest:
+            return
 
 
 def _became(

@@ -22,6 +22,7 @@ from streameval.profiles.message_fields import (
     names_of_lists,
     own_ids,
     paths_of,
+    read_json,
     values_at,
     values_in_lists,
 )
@@ -60,6 +61,24 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
     listed = {one for leaves in read for one in values_in_lists(leaves)}
     named = [path for path in named if path not in values or not values[path].keys() <= listed]
     return named[0] if named else None
+
+
+def kind_in_short(value: bytes) -> object:
+    """Return what tells the kind of one message, without a look at others: a name, or its fields.
+
+    Of a line of columns it is which ones are filled.
+    """
+    message = read_json(value)
+    if not isinstance(message, dict):
+        return tuple(number for number, cell in enumerate(value.split(b"\t")) if cell)
+    leaves = dict(leaves_of(message, ""))
+    lists = (value for value in leaves.values() if isinstance(value, list))
+    parts = (dict(leaves_of(one, "")) for each in lists for one in each if isinstance(one, dict))
+    return _kind_by_name(leaves) or frozenset(map(_kind_by_name, parts)) or tuple(leaves)
+
+
+def _kind_by_name(leaves: dict[str, Any]) -> str:
+    return next((str(leaves[path]) for path in paths_of("kind", leaves) if leaves[path]), "")
 
 
 def _is_kind(path: str, acts: Counter[str], values: Counter[str]) -> bool:

@@ -281,19 +281,20 @@ def told_by_feedback(
     }
     found = {**groups}
     for said, group in shown.items():
-        lists = {path: one for path, one in examples_of(group).items() if isinstance(one, list)}
-        for path in lists:
-            objects = [one for leaves in group for one in _objects(leaves, path)]
-            if column := _column_taken([dict(leaves_of(one, "")) for one in objects], taken):
+        fields = examples_of(group)
+        for path in [path for path, one in fields.items() if isinstance(one, list)]:
+            objects = [
+                dict(leaves_of(one, "")) for leaves in group for one in _objects(leaves, path)
+            ]
+            if column := _column_taken(objects, taken):
                 found[said] = [_with_column(leaves, path, column) for leaves in found[said]]
-        if not lists and (path := _column_taken(group, taken)):
-            told = {path: Told.of(path, "itemid")}
-            found[said] = renamed({said: group}, told)[said]
+        if not lists_of_items(fields) and (column := _column_taken(group, taken)):
+            found |= renamed({said: groups[said]}, {column: Told.of(column, "itemid")})
     return found
 
 
-def _column_taken(rows: Sequence[Fields], taken: set[str]) -> Told | None:
-    """Return the path of the values that were taken; None where it is the one that names tell."""
+def _column_taken(rows: Sequence[Fields], taken: set[str]) -> str:
+    """Return the path of the values that were taken; "" where it is the one that names tell."""
     fields = examples_of(rows)
     hits = {
         path: len(taken & {str(one) for one, _ in found})
@@ -301,9 +302,8 @@ def _column_taken(rows: Sequence[Fields], taken: set[str]) -> Told | None:
         if _are_long(found := values_at(path, rows))  # a place is like an id by chance
     }
     best = max(hits, key=hits.__getitem__, default="")
-    if not best or 2 * hits[best] <= len(taken) or 2 * hits.get(item_of(fields), 0) >= hits[best]:
-        return None
-    return Told.of(best, "itemid")
+    is_known = not best or 2 * hits.get(item_of(fields), 0) >= hits[best]
+    return "" if is_known or 2 * hits[best] <= len(taken) else best
 
 
 def _objects(leaves: Fields, path: str) -> list[dict[str, Any]]:
@@ -312,11 +312,10 @@ def _objects(leaves: Fields, path: str) -> list[dict[str, Any]]:
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
-def _with_column(leaves: Fields, path: str, column: Told) -> Fields:
-    """Return a message in whose list each object has one of its values at `column`, too."""
-    objects = [
-        {column: dict(leaves_of(one, "")).get(column)} | one for one in _objects(leaves, path)
-    ]
+def _with_column(leaves: Fields, path: str, column: str) -> Fields:
+    """Return a message in whose list each object has its value at `column` as an item's id, too."""
+    told = Told.of(column, "itemid")
+    objects = [{told: dict(leaves_of(one, "")).get(column)} | one for one in _objects(leaves, path)]
     return {**leaves, path: objects} if objects else leaves
 
 

@@ -438,7 +438,7 @@ def shelves(number, user):
     """The same of single impressions."""
     around = {"user_id": user, "list_id": f"l{number}", "ts": AT + number}
     for place, one in enumerate(ITEMS):
-        yield {"event": "impression", "product_id": 7 * place, "sku": one} | around
+        yield {"event": "impression", "product_id": 7 * place, "sku": one, "tags": ["x"]} | around
     yield {"event": "click", "sku": ITEMS[1]} | around
 
 

@@ -304,6 +304,48 @@ def test_init_looks_into_each_file_though_the_first_is_long(tmp_path):
     assert (kinds, done.stderr) == ({"slate": 1_200, "feedback": 9}, "")
 
 
+def own_events():
+    for number in range(20):
+        who = {"visitor": f"v{number % 5}", "time": 1767614400 + number}
+        yield who | {"name": "recs_shown", "list_id": f"l{number}", "skus": ["a1", "b2", "c3"]}
+        yield who | {"name": "rec_clicked", "list_id": f"l{number}", "sku": "b2"}
+
+
+VIEW = {"name": "page_view", "params": {"page_location": "/"}}
+MOSTLY_PAGES = {
+    "segment": (PAGE, CALLS),
+    "in batches": (
+        {"client_id": "c", "timestamp_micros": "1767614400000000", "events": [VIEW]},
+        [trackers.ga4_measurement(event) for event in EVENTS],
+    ),
+    "in envelopes": ({"payload": json.dumps(PAGE)}, [{"payload": json.dumps(c)} for c in CALLS]),
+    "unknown": ({"visitor": "v", "time": 1767614400, "name": "page_viewed"}, [*own_events()]),
+}
+
+
+@pytest.mark.parametrize("name", MOSTLY_PAGES)
+def test_init_finds_what_is_rare_behind_thousands_of_pages(name, tmp_path):
+    page, messages = MOSTLY_PAGES[name]
+    file = file_of(tmp_path, *[page] * 2_500, *messages)
+    done = streameval("map", file, "--init", folder=tmp_path)
+    assert f"of {1_000 + len(messages):,} lines this profile makes " in done.stderr
+    (tmp_path / "mine.yaml").write_text(done.stdout)
+    done = streameval("map", file, "--profile", "mine.yaml", folder=tmp_path)
+    kinds = Counter(json.loads(line)["type"] for line in done.stdout.splitlines())
+    alone = file_of(tmp_path, *messages, name="alone")
+    wanted = streameval("map", alone, "--profile", "mine.yaml", folder=tmp_path).stdout
+    assert kinds["slate"] >= 20
+    assert kinds["feedback"] >= 20
+    assert kinds.total() == len(wanted.splitlines())
+
+
+def test_init_reads_so_many_lines_of_a_kind(tmp_path):
+    """Of what is behind the first thousand, 200 lines of each kind that is not among them."""
+    later = [{**PAGE, "event": f"e{number % 3}"} for number in range(900)]
+    done = streameval("map", file_of(tmp_path, *[PAGE] * 1_000, *later), "--init", folder=tmp_path)
+    assert done.stderr.startswith("of 1,600 lines this profile makes no event")
+
+
 def test_init_says_what_its_profile_makes_of_the_file(tmp_path):
     """A click on what nobody saw is odd, as where the id of another thing was taken."""
     who = {"ts": 1767614400000, "uid": "ann"}

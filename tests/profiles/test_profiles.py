@@ -25,6 +25,7 @@ from streameval.profiles.envelopes import COLUMNS
 from streameval.profiles.frames import RecordValue
 from streameval.profiles.language import Profile, Take
 from streameval.profiles.mapping import Mapping
+from streameval.profiles.message_kinds import kind_in_short
 
 DEFINITION = Definition(dimensions=("variant",))
 NOON = "2026-01-05T12:00:00.123Z"
@@ -173,6 +174,9 @@ def test_snowplow_as_tsv_of_131_columns():
     }
     assert len(COLUMNS) == 131
     assert mapped("snowplow", "\t".join(cells.values()).encode()) == [LISTED]
+    page = cells | {"unstruct_event": "", "page_url": "/"}
+    lines = ["\t".join(one.values()).encode() for one in (cells, page)]
+    assert kind_in_short(lines[0]) != kind_in_short(lines[1])
 
 
 def test_snowplow_counts_from_0_or_1_as_the_list_does():
