@@ -34,7 +34,7 @@ from streameval.profiles.message_fields import (
     values_at,
 )
 from streameval.profiles.message_kinds import (
-    act_of_kind,
+    acts_by_name,
     acts_of,
     groups_of,
     kind_path,
@@ -132,7 +132,7 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     kind = kind_path(read)
     tags, words = tags_of(read, kind)
     groups, several = groups_of(read, kind, tags)
-    acts = {said: act_of_kind(words.get(said), group, kind) for said, group in groups.items()}
+    acts = acts_by_name(groups, words, kind)
     own = own_ids([*chain(*groups.values())])
     groups = _with_ids(groups, acts)
     fields = examples_of(leaves for group in groups.values() for leaves in group)

@@ -94,9 +94,45 @@ def tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
     return 2 * count > len(read) if most else count > 0
 
 
-def act_of_kind(word: str | None, group: list[dict[str, Any]], kind: str | None) -> str:
-    """Return what the messages of a kind say that somebody did, by a word or by their kind."""
-    return act_of(word or group[0].get(kind or ""))
+def acts_by_name(
+    groups: Mapping[str, list[dict[str, Any]]], words: Mapping[str, str], kind: str | None
+) -> dict[str, str]:
+    """Return what the messages of each kind say that somebody did, by a word or by their kind.
+
+    What has no items shows none where others have them, as a search that is an event of its own.
+    """
+    acts = {
+        said: act_of(words.get(said) or group[0].get(kind or "")) for said, group in groups.items()
+    }
+    shows = [said for said, act in acts.items() if act in {"shown", "view"}]
+    empty = [said for said in shows if not has_items(groups[said])]
+    lists = [said for said in with_lists(groups, acts) if said not in shows]
+    return acts | dict.fromkeys(empty if lists or len(empty) < len(shows) else (), "")
+
+
+def with_lists(groups: Mapping[str, list[dict[str, Any]]], acts: Mapping[str, str]) -> list[str]:
+    """Return the kinds whose lists may be what was shown, though their names do not say so.
+
+    Other messages have a value of such a list, where any list has one: the fields of a form are
+    in nothing else.
+    """
+    found = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
+    others = [leaves for said, group in groups.items() if said not in found for leaves in group]
+    elsewhere = {str(one) for leaves in others for one in leaves.values()}
+    elsewhere |= {str(one) for leaves in others for one in values_in_lists(leaves)}
+    shared = [
+        said
+        for said in found
+        if any(str(one) in elsewhere for leaves in groups[said] for one in values_in_lists(leaves))
+    ]
+    return shared or ([] if {*acts.values()} - {"", "shown", "view"} else found)
+
+
+def has_items(group: Sequence[dict[str, Any]]) -> bool:
+    """Tell whether messages have a list, or the id of an item by its name."""
+    return bool(paths_of("item_id", examples_of(group))) or any(
+        True for leaves in group for _ in names_of_lists(leaves)
+    )
 
 
 def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:
@@ -130,7 +166,8 @@ def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str]
                 for leaves, without in zip(read, lacks, strict=True)
             ]
             return tags, {f"{path} == '{value}'": value for value in values}
-    acts = {act_of(leaves[kind]) for leaves in kinds}
+    said = [leaves for leaves in kinds if _shows(leaves)] or kinds  # a login is of no item
+    acts = {act_of(leaves[kind]) for leaves in said}
     if rest and not acts & {"", "shown", "view"} and _shows(examples_of(rest)):
         return [f"!{kind}" if without else "" for without in lacks], {f"!{kind}": "shown"}
     return [""] * len(read), {}
@@ -201,7 +238,7 @@ def acts_of(
     kinds say that have no name.
     """
     acts = {**acts}
-    several = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
+    several = with_lists(groups, acts)
     for said in several:  # "suggestions" shows its suggestions
         is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
         if said in words or (is_list and "shown" not in acts.values()):

@@ -23,7 +23,7 @@ from streameval.profiles.message_fields import (
     paths_of,
     values_at,
 )
-from streameval.profiles.message_kinds import shown_by_views
+from streameval.profiles.message_kinds import has_items, shown_by_views, with_lists
 from streameval.profiles.message_times import is_epoch, is_written_time
 
 Fields = dict[str, Any]
@@ -166,12 +166,9 @@ def _shared(shown: list[Fields], users: Sequence[str]) -> dict[str, Told]:
 
 def _own(read: Sequence[Fields]) -> list[str]:
     """Return the paths of the ids of messages, by the name of an item's id; few tell none."""
-    if len(read) < ENOUGH:
-        return []
-    items = paths_of("item_id", examples_of(read))
-    return [
-        path for path in items if name_of(path) == "id" and len(values_at(path, read)) == len(read)
-    ]
+    items = [path for path in paths_of("item_id", examples_of(read)) if name_of(path) == "id"]
+    counts = {path: sum(leaves.get(path) is not None for leaves in read) for path in items}
+    return [path for path in items if len(values_at(path, read)) == counts[path] >= ENOUGH]
 
 
 def _items_told(
@@ -336,14 +333,15 @@ def _shown_and_feedback(
 
     Feedback says so, or has an id that was shown.
     """
-    shown = {said: group for said, group in groups.items() if acts[said] == "shown"}
+    named = {said: group for said, group in groups.items() if acts[said] == "shown"}
+    # A search may be an event of its own, which shows nothing.
+    shown = {said: group for said, group in named.items() if has_items(group)}
     if not shown:
         shown = {
-            said: lists
-            for said, group in groups.items()
-            if acts[said] in {"", "view"}
-            if (lists := [leaves for leaves in group if has_several([leaves])])
+            said: [leaves for leaves in groups[said] if has_several([leaves])]
+            for said in with_lists(groups, acts)
         }
+    shown = shown or named
     if not shown and (view := shown_by_views(groups, acts)):
         shown = {view: groups[view]}
     all_shown = _all_of(shown)
