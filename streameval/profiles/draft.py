@@ -100,7 +100,10 @@ def draft(values: Sequence[bytes]) -> str:
 
 
 def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
-    """Return the path of several events in one message, "" without one, and the fields of each."""
+    """Return the path of several events in one message, "" without one, and the fields of each.
+
+    A message that is one event may stand beside such.
+    """
     for path, listed in examples_of(whole).items():
         first = dict(leaves_of(listed[0], "")) if isinstance(listed, list) and listed else {}
         if not first or path.startswith("_batch."):
@@ -114,16 +117,16 @@ def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequen
             for leaves in batches
             for part in leaves[path]
         ]
-        each = paths_of("ts", first)
-        rest = [leaves for leaves in whole if not isinstance(leaves.get(path), list)]
+        each, kind = paths_of("ts", first), kind_path(parts)
+        alone = [one for one in whole if kind in one and not isinstance(one.get(path), list)]
         if says:  # what is missing is the time
             if any(_OF_EVENTS.search(name_of(one)) for one in each):
-                return path, parts + rest
-        elif (each or times) and kind_path(parts):
+                return path, parts
+        elif (each or times) and kind:
             if tells(parts, most=not (each and paths_of("kind", first))):
-                return f"{path}[]" if depth else path, parts + rest
+                return f"{path}[]" if depth else path, parts + alone
         elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
-            return f"{path}[].{inner[0]}", [*inner[1], *rest]
+            return f"{path}[].{inner[0]}", inner[1]
     return "", whole
 
 
@@ -132,9 +135,10 @@ def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list
     kind = kind_path(read)
     tags, words = tags_of(read, kind)
     groups, several = groups_of(read, kind, tags)
-    acts = acts_by_name(groups, words, kind)
+    users = users_told([*chain(*groups.values())])
+    acts = acts_by_name(groups, words, kind, users)
     own = own_ids([*chain(*groups.values())])
-    groups = _with_ids(groups, acts)
+    groups = _with_ids(groups, acts, users)
     fields = examples_of(leaves for group in groups.values() for leaves in group)
     acts = acts_of(groups, kind, words, acts)
     if _SHOWS.intersection(acts.values()):  # then what has no name that is known shows nothing
@@ -183,11 +187,10 @@ def _when(kind: str | None, said: str, words: Container[str]) -> str:
 
 
 def _with_ids(
-    groups: dict[str, list[dict[str, Any]]], acts: dict[str, str]
+    groups: dict[str, list[dict[str, Any]]], acts: dict[str, str], users: dict[str, Told]
 ) -> dict[str, list[dict[str, Any]]]:
     """Return messages whose paths tell the ids that only their values do, and one user."""
     read = [leaves for group in groups.values() for leaves in group]
-    users = users_told(read)
     first, others = _other_users(read, paths_of("user_id", examples_of(read)))
     known = [*users, first, *others]
     told = ids_told_by_values(groups, acts, known) | users

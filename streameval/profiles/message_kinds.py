@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -28,8 +28,8 @@ from streameval.profiles.message_fields import (
 )
 from streameval.profiles.message_times import is_time
 
-# So many kinds of messages are few; of more messages, this share of them is.
-_FEW: Final = 10
+# So many kinds of messages are few; of many messages, a tenth of them is.
+_FEW: Final = 20
 # The end of the name of a time.
 _NAME_OF_TIME: Final = re.compile(
     r"(?i:[_\s](at|on|ts|time|date|timestamp)|time(stamp)?)(_?ms|Ms|Millis)?\Z|(?<=[a-z])(At|Ts|Date)\Z"
@@ -53,7 +53,7 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
             if act := act_of(value):
                 acts.setdefault(path, Counter())[act] += 1
     named = paths_of("kind", examples_of(read))
-    few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / _FEW)]
+    few = [path for path in acts if len(values[path]) <= max(_FEW, values[path].total() / 10)]
     told = [path for path in few if path in named or len(acts[path]) > 1]
     told += [path for path in few if path not in told and _is_kind(path, acts[path], values[path])]
     if told:
@@ -95,19 +95,27 @@ def tells(read: Sequence[dict[str, Any]], *, most: bool = False) -> bool:
 
 
 def acts_by_name(
-    groups: Mapping[str, list[dict[str, Any]]], words: Mapping[str, str], kind: str | None
+    groups: Mapping[str, list[dict[str, Any]]],
+    words: Mapping[str, str],
+    kind: str | None,
+    users: Container[str],
 ) -> dict[str, str]:
     """Return what the messages of each kind say that somebody did, by a word or by their kind.
 
     What has no items shows none where others have them, as a search that is an event of its own.
+    `users` are paths of their ids that no name tells.
     """
     acts = {
         said: act_of(words.get(said) or group[0].get(kind or "")) for said, group in groups.items()
     }
     shows = [said for said, act in acts.items() if act in {"shown", "view"}]
-    empty = [said for said in shows if not has_items(groups[said])]
+    empty = [said for said in shows if not has_items(groups[said], users)]
     lists = [said for said in with_lists(groups, acts) if said not in shows]
-    return acts | dict.fromkeys(empty if lists or len(empty) < len(shows) else (), "")
+    if not lists and len(empty) == len(shows):
+        taken = [leaves for said in acts if acts[said] == "click" for leaves in groups[said]]
+        alike = {said for said in shows if _share_ids(taken, groups[said], users)}
+        empty = [said for said in shows if said not in alike] if alike else []
+    return acts | dict.fromkeys(empty, "")
 
 
 def with_lists(groups: Mapping[str, list[dict[str, Any]]], acts: Mapping[str, str]) -> list[str]:
@@ -128,11 +136,11 @@ def with_lists(groups: Mapping[str, list[dict[str, Any]]], acts: Mapping[str, st
     return shared or ([] if {*acts.values()} - {"", "shown", "view"} else found)
 
 
-def has_items(group: Sequence[dict[str, Any]]) -> bool:
-    """Tell whether messages have a list, or the id of an item by its name."""
-    return bool(paths_of("item_id", examples_of(group))) or any(
-        True for leaves in group for _ in names_of_lists(leaves)
-    )
+def has_items(group: Sequence[dict[str, Any]], users: Container[str]) -> bool:
+    """Tell whether messages have a list, or the id of an item by its name, which no user has."""
+    items = paths_of("item_id", examples_of(group))
+    lists = (name for leaves in group for name in names_of_lists(leaves))
+    return any(path not in users for path in items) or any(True for _ in lists)
 
 
 def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str], dict[str, str]]:
@@ -300,3 +308,16 @@ def shown_by_views(groups: Mapping[str, Sequence[Any]], acts: Mapping[str, str])
         return None
     views = [said for said, act in acts.items() if act == "view"]
     return max(views, key=lambda said: len(groups[said]), default=None)
+
+
+def _share_ids(
+    group: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]], users: Container[str]
+) -> bool:
+    """Tell whether messages of two kinds have a value in common, but of a user, a time or all."""
+    fields = examples_of([*group, *other])
+    unlike = {*paths_of("user_id", fields), *paths_of("ts", fields)}
+    return any(
+        values_at(path, group) & values_at(path, other)
+        for path in fields
+        if path not in users and path not in unlike and len(values_at(path, [*group, *other])) > 1
+    )

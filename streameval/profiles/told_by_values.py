@@ -23,7 +23,7 @@ from streameval.profiles.message_fields import (
     paths_of,
     values_at,
 )
-from streameval.profiles.message_kinds import has_items, shown_by_views, with_lists
+from streameval.profiles.message_kinds import shown_by_views, with_lists
 from streameval.profiles.message_times import is_epoch, is_written_time
 
 Fields = dict[str, Any]
@@ -109,7 +109,9 @@ def _lists_told(
     ids: dict[str, set[tuple[Any, ...]]] = {}
     for path, example in examples_of(all_shown).items():
         before = values_at(path, all_shown)
-        alone = sum(len(values_at(path, each)) for each in shown.values()) == len(all_shown)
+        alone = sum(len(values_at(path, each)) for each in shown.values()) == _count(
+            path, all_shown
+        )
         # One that each list has alone needs no name of an id, if it is no time.
         tells = _are_long(before) and not (is_written_time(example) or is_epoch(example))
         if path in may_be and (alone or not whole) and (_may_be_id(path) or (whole and tells)):
@@ -123,10 +125,11 @@ def _lists_told(
     ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
     lists = paths_of("request_id", examples_of(all_shown))[:1]
     count = len(values_at(lists[0], all_shown)) if lists else 0
-    if whole and 2 * count < len(all_shown):
+    of = _count(lists[0], all_shown) if lists else 0
+    if whole and 2 * count < of:
         lists = []  # many lists share it, as the name of a place
-    several = {path: known for path, known in ids.items() if len(known) < len(all_shown)}
-    if not whole and several and count in {0, len(all_shown)}:
+    several = {path: known for path, known in ids.items() if len(known) < _count(path, all_shown)}
+    if not whole and several and count in {0, of}:
         lists, ids = [], several  # what each impression has alone is not of a list
     if ids and not lists:
         lists = [max(ids, key=lambda path: len(ids[path]))]
@@ -167,8 +170,12 @@ def _shared(shown: list[Fields], users: Sequence[str]) -> dict[str, Told]:
 def _own(read: Sequence[Fields]) -> list[str]:
     """Return the paths of the ids of messages, by the name of an item's id; few tell none."""
     items = [path for path in paths_of("item_id", examples_of(read)) if name_of(path) == "id"]
-    counts = {path: sum(leaves.get(path) is not None for leaves in read) for path in items}
-    return [path for path in items if len(values_at(path, read)) == counts[path] >= ENOUGH]
+    return [path for path in items if len(values_at(path, read)) == _count(path, read) >= ENOUGH]
+
+
+def _count(path: str, group: Sequence[Fields]) -> int:
+    """Return how many messages have something at a path."""
+    return sum(leaves.get(path) is not None for leaves in group)
 
 
 def _items_told(
@@ -333,15 +340,12 @@ def _shown_and_feedback(
 
     Feedback says so, or has an id that was shown.
     """
-    named = {said: group for said, group in groups.items() if acts[said] == "shown"}
-    # A search may be an event of its own, which shows nothing.
-    shown = {said: group for said, group in named.items() if has_items(group)}
+    shown = {said: group for said, group in groups.items() if acts[said] == "shown"}
     if not shown:
         shown = {
             said: [leaves for leaves in groups[said] if has_several([leaves])]
             for said in with_lists(groups, acts)
         }
-    shown = shown or named
     if not shown and (view := shown_by_views(groups, acts)):
         shown = {view: groups[view]}
     all_shown = _all_of(shown)

@@ -11,7 +11,9 @@ from trackers import drafted, lines
 
 from streameval.core.events import FeedbackEvent, ImpressionEvent
 from streameval.profiles.draft import draft
-from streameval.profiles.message_fields import act_of
+from streameval.profiles.message_fields import act_of, leaves_of
+from streameval.profiles.message_kinds import kind_path
+from streameval.profiles.message_times import is_epoch, is_written_time
 
 AT = 1_767_614_400_000
 """2026-01-05 12:00:00 UTC."""
@@ -563,6 +565,66 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
         items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
         assert items <= {*ITEMS}
     assert {one.user_id for one in shown} == {*users}
+
+
+USERS = ["ann", "bob", "cyd"]
+BETWEEN = {
+    "page_opened": {"url": "/p/1", "title": "Hats"},
+    "search_performed": {"query": "hat", "hits_total": 9},
+    "login": {"method": "google"},
+    "popup_shown": {"popup": "newsletter"},
+    "experiment_viewed": {"experiment_id": "x1", "variant": "B"},
+    "form_submitted": {"fields": ["name", "mail"]},
+    "notification_clicked": {"notification_id": "n77"},
+    "heartbeat": {"seq": 5},
+}
+"""Other messages of a site, which are about no item: their kinds, and what they have."""
+
+
+def with_others_between(messages, chance):
+    """Messages among others that have their user, their time and their kind at the same paths.
+
+    It is None where messages have no kind, or one within a text.
+    """
+    read = [dict(leaves_of(message, "")) for message in messages]
+    kind = kind_path(read)
+    if kind is None or "(" in kind:
+        return None
+    found = []
+    for message, leaves in zip(messages, read, strict=True):
+        found.append(message | CONTEXT)
+        for said in chance.sample(list(BETWEEN), chance.randrange(3)):
+            other = {**BETWEEN[said], **CONTEXT}
+            for path, value in leaves.items():
+                if value in USERS or is_epoch(value) or is_written_time(value):
+                    put(other, path, value)
+            put(other, kind, said)
+            found.append(other)
+    return found
+
+
+CONTEXT = {"app_version": "1.2.3", "platform": "web"}
+
+
+def put(message, path, value):
+    *above, name = path.replace('"', "").split(".")
+    for step in above:
+        message = message.setdefault(step, {})
+    message[name] = value
+
+
+def test_messages_of_no_item_between_the_others_change_nothing(seed, tmp_path):
+    chance = random.Random(seed)
+    tried = 0
+    for tracker in chance.sample(list(TRACKERS), 6):
+        messages = [one for number in range(7) for one in tracker(number, USERS[number % 3])]
+        among = with_others_between(messages, chance)
+        if among is not None:
+            _, wanted = drafted(messages, tmp_path)
+            _, found = drafted(among, tmp_path)
+            assert sorted(map(repr, found)) == sorted(map(repr, wanted)), tracker.__name__
+            tried += 1
+    assert tried > 0
 
 
 @pytest.mark.parametrize("taken", ["1", "2000"])
