@@ -121,7 +121,7 @@ def acts_by_name(
 def with_lists(groups: Mapping[str, list[dict[str, Any]]], acts: Mapping[str, str]) -> list[str]:
     """Return the kinds whose lists may be what was shown, though their names do not say so.
 
-    Other messages have a value of such a list, where any list has one: the fields of a form are
+    Other messages have a value of such a list, or it has the name of one: the fields of a form are
     in nothing else.
     """
     found = [said for said in acts if acts[said] in {"", "view"} and has_several(groups[said])]
@@ -133,7 +133,8 @@ def with_lists(groups: Mapping[str, list[dict[str, Any]]], acts: Mapping[str, st
         for said in found
         if any(str(one) in elsewhere for leaves in groups[said] for one in values_in_lists(leaves))
     ]
-    return shared or ([] if {*acts.values()} - {"", "shown", "view"} else found)
+    named = [said for said in found if lists_of_items(examples_of(groups[said]))]
+    return shared or named or ([] if {*acts.values()} - {"", "shown", "view"} else found)
 
 
 def has_items(group: Sequence[dict[str, Any]], users: Container[str]) -> bool:

@@ -627,6 +627,17 @@ def test_messages_of_no_item_between_the_others_change_nothing(seed, tmp_path):
     assert tried > 0
 
 
+def test_a_list_of_items_by_name_needs_no_click_on_one_of_them(tmp_path):
+    """The clicks of a short file may be on lists before it."""
+    around = {"user_id": "ann", "ts": AT}
+    suggested = {"event": "suggestions", "items": ["a", "b"]} | around
+    form = {"event": "form_submitted", "fields": ["name", "mail"]} | around
+    clicked = {"event": "click", "item_id": "c"} | around
+    text, events = drafted([suggested, form, clicked], tmp_path)
+    assert [event.__class__ is FeedbackEvent for event in events] == [False, True]
+    assert "# No rule takes form_submitted." in text
+
+
 @pytest.mark.parametrize("taken", ["1", "2000"])
 def test_a_place_or_a_price_like_an_id_by_chance_does_not_tell_the_item(taken):
     """Nobody took an item of these lists."""
