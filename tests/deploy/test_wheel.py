@@ -4,6 +4,7 @@ CI tests the built wheel: a test that imported the source tree would prove nothi
 """
 
 import collections
+import collections.abc
 import gzip
 import hashlib
 import json
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import typing
 import venv
@@ -139,9 +141,16 @@ slow = pytest.mark.slow  # installing takes a minute
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory) -> Bare:
-    """Install the wheel with the locked versions, which the cache of pip has from `make venv`."""
-    folder = tmp_path_factory.mktemp("bare")
+def bare() -> collections.abc.Iterator[Bare]:
+    """Install the wheel with the locked versions, which the cache of pip has from `make venv`.
+
+    Bytecode holds the path of each file, so the folder has a short one, as in an image.
+    """
+    with tempfile.TemporaryDirectory() as short:
+        yield installed(pathlib.Path(short))
+
+
+def installed(folder: pathlib.Path) -> Bare:
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
     [packages] = (folder / "venv" / "lib").glob("python3.*/site-packages")
