@@ -33,7 +33,8 @@ _NAMED: Final = 5
 """Rejected lines to name."""
 _SAMPLE: Final = 1_000
 """Lines by which a format is recognised, and as many of kinds that are rare among them."""
-_LOOKED_AT: Final = 20 * _SAMPLE
+_TIMES: Final = 20
+"""So many times as many lines of a file are looked at."""
 _OF_EACH: Final = 200
 """Lines of a kind that are enough."""
 _TOGETHER: Final = 1_000
@@ -186,25 +187,24 @@ def _lines_of(file: str, together: int) -> Iterator[tuple[list[str], list[bytes]
 
 def _sample(files: Sequence[str]) -> list[bytes]:
     """Return lines of each file, as many of each. Raises `InputError` for none."""
-    parts = (_lines_of(file, 1) for file in files)
-    values = [
-        value
-        for lines in parts
-        for value in _telling((one for _, (one,) in lines), max(1, _SAMPLE // len(files)))
-    ]
+    count = max(1, _SAMPLE // len(files))
+    values = [value for file in files for value in _telling(file, count)]
     return values or [value for _, (value,) in _lines(files, 1)]
 
 
-def _telling(lines: Iterator[bytes], count: int) -> Iterator[bytes]:
+def _telling(file: str, count: int) -> Iterator[bytes]:
     """Yield the first lines, and as many later ones at most, of kinds that are rare so far.
 
-    Most of what a site sends is views of pages.
+    Most of what a site sends is views of pages. Of a pipe the first lines are all: a topic that is
+    read live may send no more.
     """
+    from streameval.core.event_lines import is_pipe
     from streameval.profiles.message_kinds import kind_in_short
 
     kinds: Counter[object] = Counter()
     rest = count
-    for number, value in enumerate(islice(lines, _LOOKED_AT)):
+    lines = islice(_lines_of(file, 1), count if is_pipe(file) else _TIMES * count)
+    for number, (_, (value,)) in enumerate(lines):
         kind = kind_in_short(value)
         kinds[kind] += 1
         is_first = number < count

@@ -1,6 +1,8 @@
 """`streameval map` and `profiles`, and `--profile` of the other commands, as people call them."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 
 import command_line
@@ -344,6 +346,20 @@ def test_init_reads_so_many_lines_of_a_kind(tmp_path):
     later = [{**PAGE, "event": f"e{number % 3}"} for number in range(900)]
     done = streameval("map", file_of(tmp_path, *[PAGE] * 1_000, *later), "--init", folder=tmp_path)
     assert done.stderr.startswith("of 1,600 lines this profile makes no event")
+
+
+def test_init_does_not_wait_for_a_pipe_that_sends_no_more():
+    """As `kcat` does at the end of a topic, unless it is told to end."""
+    command = [sys.executable, "-m", "streameval", "map", "-", "--init"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        try:
+            process.stdin.write(b"".join(json.dumps(PAGE).encode() + b"\n" for _ in range(1_000)))
+            process.stdin.flush()
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+        assert process.stdout.read().startswith(b"# 1,000 of 1,000 lines look like messages of")
 
 
 def test_init_says_what_its_profile_makes_of_the_file(tmp_path):
