@@ -131,8 +131,11 @@ class ProfileDecoder(EventDecoder):
         mapped: list[Mapped] = []
         records: list[int] = []
         rejected: dict[int, Rejection] = {}
+        joined = b"".join(filter(None, framed))
+        plain = not self._is_binary and is_plain(joined) and not has_all(joined)
         for index, value in enumerate(framed):
-            found = self._mapped(value, beside(values[index]) if self.reads_records else {})
+            around = beside(values[index]) if self.reads_records else {}
+            found = self._mapped(value, around, plain=plain)
             if isinstance(found, Rejection):
                 rejected[index] = found
             elif found:
@@ -178,8 +181,13 @@ class ProfileDecoder(EventDecoder):
             self._registry.ask(missing)
         return values
 
-    def _mapped(self, value: bytes | None, around: dict[str, Any]) -> list[Mapped] | Rejection:
-        """Map a value with what is around it, and count its messages that no rule takes."""
+    def _mapped(
+        self, value: bytes | None, around: dict[str, Any], *, plain: bool
+    ) -> list[Mapped] | Rejection:
+        """Map a value with what is around it, and count its messages that no rule takes.
+
+        `plain`: the texts of no value need to be looked at, unless a schema or a header has more.
+        """
         if value is None or isinstance(value, TooLarge) or len(value) > MAX_EVENT_BYTES:
             return super()._rejection(value, ValueError())
         parse = self._parser_of(value)
@@ -199,7 +207,7 @@ class ProfileDecoder(EventDecoder):
         for name in ignored:
             if name in self.ignored or len(self.ignored) < _MOST_NAMES:
                 self.ignored[name] += 1
-        if by_schema or around or not is_plain(value) or has_all(value):
+        if by_schema or around or not (plain or (is_plain(value) and not has_all(value))):
             for one in found:
                 one.plain = False
         return found

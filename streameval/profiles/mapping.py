@@ -176,6 +176,8 @@ class Mapping:
         messages: Iterable[Any] = (value,)
         if not is_bare(value, self._format):
             messages = unwrap(value, self._format, keep=self._keep)
+        elif not self._unwrap:
+            return messages if self._split is None else self._parts(value)
         if self._unwrap:
             messages = map(self._unwrapped, messages)
         return messages if self._split is None else chain.from_iterable(map(self._parts, messages))
@@ -274,6 +276,8 @@ class _CompiledRule:
         self.name = rule.name or str(said or f"rule {number}")
         self._each = None if rule.each is None else _elements("each", rule.each, MAX_EVENTS)
         self.shapes = [_CompiledShape(kind, shape, may_lack) for kind, shape in rule.shapes]
+        first, *others = self.shapes
+        self._alone = None if others or first.each else first
 
     def holds(self, message: Any) -> bool:
         """Tell whether this rule is for a message."""
@@ -286,19 +290,23 @@ class _CompiledRule:
         """Return the events of a message, at most `MAX_EVENTS` and one. Raises MappingError."""
         try:
             elements = [message] if self._each is None else self._each(message, message)
-            # A megabyte may hold thousands of elements, with as many in each.
-            found = (
-                Mapped(shape.fields(part, message), self.name)
-                for element in elements
-                for shape in self.shapes
-                for part in ((element,) if shape.each is None else shape.each(element, message))
-            )
-            return list(islice(found, MAX_EVENTS + 1))
+            if self._alone is None:
+                return list(islice(self._many(elements, message), MAX_EVENTS + 1))
+            name, fields = self.name, self._alone.fields
+            return [Mapped(fields(element, message), name) for element in elements]
         except MappingError as error:
             raise MappingError(f"rule {self.name}: {error}") from None
         except ValueError as error:  # of JMESPath
             said = str(error).splitlines()[0]
             raise MappingError(f"rule {self.name}: {said}") from None
+
+    def _many(self, elements: Iterable[Any], message: Any) -> Iterator[Mapped]:
+        """Yield the events of elements: a megabyte may hold thousands, with as many in each."""
+        for element in elements:
+            for shape in self.shapes:
+                parts = (element,) if shape.each is None else shape.each(element, message)
+                for part in parts:
+                    yield Mapped(shape.fields(part, message), self.name)
 
 
 class _CompiledShape:
