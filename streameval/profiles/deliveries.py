@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
-from streameval.core.foreign_formats import format_of
+from streameval.core.foreign_formats import OURS, format_of
 from streameval.profiles.envelopes import ENVELOPE, of_text, unwrap
 from streameval.profiles.message_fields import (
     examples_of,
     leaves_of,
     lists_of_items,
+    path_of,
     paths_of,
     read_json,
 )
 from streameval.profiles.message_kinds import tells
+from streameval.profiles.told_by_values import users_told
 from streameval.profiles.typed_json import without_types
 
 # What a message says that no other says more than.
@@ -51,13 +54,14 @@ def taken_out(values: Sequence[bytes]) -> tuple[str, Sequence[bytes]]:
     values = [message for value in values for message in bare(value)]
     path, found = "", [("", values)]
     while True:
-        field, inner = _in_envelopes(values) or _in_texts(values)
+        field, inner = _in_envelopes(values) or _in_fields(values)
         if not inner:
             break
         path = f"{path}.{field}" if path else field
-        values = [
+        texts = (
             each.encode() if isinstance(each, str) else msgspec.json.encode(each) for each in inner
-        ]
+        )
+        values = [message for each in texts for message in bare(each)]
         found.append((path, values))
         if any(isinstance(each, str) for each in inner):  # no path goes into a text
             break
@@ -80,17 +84,49 @@ def _in_envelopes(values: Sequence[bytes]) -> tuple[str, list[Any]] | None:
     return None
 
 
-def _in_texts(values: Sequence[bytes]) -> tuple[str, list[str]]:
-    """Return the path of a text that is a message itself, and the messages; ("", []) without."""
-    found: dict[str, list[str]] = {}
+def _in_fields(values: Sequence[bytes]) -> tuple[str, list[Any]]:
+    """Return the path of messages within most values, and the messages; ("", []) without.
+
+    A text is one if it is an object, and an object if a tracker that is known wrote it. A list may
+    have several such objects.
+    """
+    found: dict[str, list[list[Any]]] = {}
     for value in values:
-        for path, text in leaves_of(read_json(value), ""):
-            inner = of_text(text) if isinstance(text, str) else None
+        message = read_json(value)
+        for path, each in leaves_of(message, ""):
+            inner = of_text(each) if isinstance(each, str) else None
             if isinstance(inner, dict):
-                found.setdefault(path, []).append(msgspec.json.encode(inner).decode())
+                found.setdefault(path, []).append([msgspec.json.encode(inner).decode()])
+        if not _is_known(message):
+            for path, parts in _parts(message):
+                if all(map(_is_known, parts[:1])):
+                    found.setdefault(path, []).append(parts)
     path = max(found, key=lambda path: len(found[path]), default="")
     held = found.get(path, [])
-    return (path, held) if 2 * len(held) > len(values) else ("", [])
+    return (path, [*chain(*held)]) if 2 * len(held) > len(values) else ("", [])
+
+
+def _parts(message: Any, path: str = "") -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lists and objects within an object, the inner ones first; an object as a list."""
+    for name, inner in message.items() if isinstance(message, dict) else ():
+        below = path_of(name, path)
+        yield from _parts(inner, below)
+        if isinstance(inner, dict):
+            yield below, [inner]
+        elif isinstance(inner, list) and inner:
+            yield below, inner
+
+
+def _is_known(message: Any) -> bool:
+    """Tell whether a message has a profile, and says when it was and of whom, as a batch may."""
+    if not isinstance(message, dict):
+        return False
+    found = format_of(b"{}", message)
+    if not (message.get("type") in OURS or (found and found.profile)):
+        return False
+    firsts = (listed[0] for listed in message.values() if isinstance(listed, list) and listed)
+    fields = dict(chain.from_iterable(leaves_of(one, "") for one in (message, *firsts)))
+    return bool(paths_of("ts", fields) and (paths_of("user_id", fields) or users_told([fields])))
 
 
 def _says(values: Sequence[bytes]) -> int:

@@ -173,14 +173,21 @@ class Mapping:
         Parts of a batch see what stands around it as `_batch`. They are made one by one, since a
         megabyte may hold very many.
         """
-        messages: Iterable[Any] = (value,)
-        if not is_bare(value, self._format):
-            messages = unwrap(value, self._format, keep=self._keep)
-        elif not self._unwrap:
-            return messages if self._split is None else self._parts(value)
+        messages = self._bare(value)
         if self._unwrap:
-            messages = map(self._unwrapped, messages)
-        return messages if self._split is None else chain.from_iterable(map(self._parts, messages))
+            inner = map(self._unwrapped, messages)
+            messages = chain.from_iterable(map(self._bare, inner))  # one envelope in another
+        if self._split is None:
+            return messages
+        if messages.__class__ is tuple:  # nearly always it is the value alone
+            return self._parts(value)
+        return chain.from_iterable(map(self._parts, messages))
+
+    def _bare(self, value: Any) -> Iterable[Any]:
+        """Return the messages of a value: itself alone, where nothing known is around it."""
+        if is_bare(value, self._format):
+            return (value,)
+        return unwrap(value, self._format, keep=self._keep)
 
     def _unwrapped(self, message: Any) -> Any:
         inner = next(

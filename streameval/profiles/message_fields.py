@@ -432,8 +432,13 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield _numbered(value, path)
         return
     for name, inner in value.items():
-        step = name if isinstance(name, Told) or _PLAIN_NAME.match(name) else json.dumps(name)
-        yield from leaves_of(inner, f"{path}.{step}" if path else step)
+        yield from leaves_of(inner, path_of(name, path))
+
+
+def path_of(name: str, above: str) -> str:
+    """Return the path of a field of the object at the path `above`; "" is the message."""
+    step = name if isinstance(name, Told) or _PLAIN_NAME.match(name) else json.dumps(name)
+    return f"{above}.{step}" if above else step
 
 
 def _numbered(value: dict[str, Any], path: str) -> tuple[str, list[Any]]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
+import trackers
 
 from streameval.cli.map import draft_profile
 from streameval.core.definition import Definition
@@ -175,6 +176,30 @@ def test_a_draft_finds_the_message_within(delivery, tmp_path):
             assert (event.feedback, event.item_id) == ("click", ITEMS[1])
         else:
             assert event.items == tuple(ITEMS)
+
+
+AROUND = {
+    "a field of any name": lambda one: {"received": "2026-01-05T12:00:03Z", "id": "7", "what": one},
+    "objects in objects": lambda one: {"topic": "t", "offset": 3, "it": {"n": 1, "was": one}},
+    "a list of any name": lambda one: {"sent": "2026-01-05T12:00:03Z", "all": [one]},
+    "CloudEvents in Kafka Connect's JSON": lambda one: {
+        "schema": {"type": "struct"},
+        "payload": {"specversion": "1.0", "id": "1", "source": "/", "type": "t", "data": one},
+    },
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("tracker", [*trackers.WRITERS, "personalize", "gorse", "ours"])
+def test_a_known_tracker_is_found_within_any_envelope(tracker, around, tmp_path):
+    stream = trackers.stream(1, count=20, users=5)
+    write = getattr(trackers, tracker, lambda event: event)
+    messages = [one for event in stream if (one := write(event))]
+    profile = "native" if tracker == "ours" else tracker
+    decoder = library.decoder_of(Definition(dimensions=()), profile)
+    plain, rejected = decoder.decode_batch([text(one).encode() for one in messages])
+    assert plain and not rejected
+    assert events_by_a_draft([*map(AROUND[around], messages)], tmp_path) == plain
 
 
 def test_what_stands_around_a_message_stays_where_it_says_more(tmp_path):
