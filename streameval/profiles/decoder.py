@@ -29,7 +29,7 @@ from streameval.core.events import (
 from streameval.core.foreign_formats import Foreign, format_of
 from streameval.profiles.envelopes import beside
 from streameval.profiles.frames import framed_id, with_frame
-from streameval.profiles.mapping import Mapped, Mapping, MappingError
+from streameval.profiles.mapping import NAMELESS, Mapped, Mapping, MappingError
 
 if TYPE_CHECKING:
     from streameval.core.definition import Definition
@@ -277,4 +277,6 @@ class ProfileDecoder(EventDecoder):
         # (Every profile takes CloudEvents off, and that is all that `native` would do.)
         if found and found.profile not in {self._name, "native"} and not self.mapped:
             hint = f"; {found}"
+        elif self.ignored.keys() == {NAMELESS} and not self.mapped:
+            hint = ": is this their format? `streameval map FILE --init` tells"
         return f"no rule takes {listed}{rest}{hint}"

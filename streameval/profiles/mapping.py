@@ -29,6 +29,8 @@ from streameval.profiles.typed_json import without_types
 
 MAX_EVENTS: Final = 10_000
 """Events that one message may become."""
+NAMELESS: Final = "messages without a name"
+"""The name of messages that have nothing where the rules look."""
 # What paths may ask for that is no field of a message (`envelopes.beside`).
 _AROUND: Final = re.compile(rf"\b(?:{ENVELOPE}|_key|_headers)\b")
 # Texts of which the letters are known: most are the names of events.
@@ -266,7 +268,7 @@ class Mapping:
         for found in (*asked, *map(message.get, _NAMES)):
             if isinstance(found, str | int):
                 return str(found)[:60]
-        return "messages without a name"
+        return NAMELESS
 
 
 class _CompiledRule:

@@ -860,6 +860,16 @@ def test_what_no_rule_takes_is_ignored_and_counted_by_name():
     assert one.fresh() == []
 
 
+def test_a_profile_that_finds_nothing_where_it_looks_asks_for_the_format():
+    """As of an envelope that it knows nothing of."""
+    one = decoder("segment")
+    one.decode_batch([json.dumps({"what": CLICKED}).encode()])
+    said = "no rule takes 1 messages without a name: is this their format?"
+    assert one.said_ignored() == f"{said} `streameval map FILE --init` tells"
+    one.decode_batch([json.dumps(CLICKED).encode()])
+    assert one.said_ignored() == "no rule takes 1 messages without a name"
+
+
 @pytest.mark.parametrize(
     "name", ["product clicked", "PRODUCT_CLICKED", "product-clicked", "ProductClicked"]
 )
