@@ -237,7 +237,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
                     if found and other != path:
                         telling = 2 if min(map(len, found)) >= ID_LENGTH else 1
                         counts[path, other] += telling if found < whole else -2 * len(group)
-    if flagged := _flagged(group) or _marked(group):
+    if flagged := _flagged(group) or _marked(group) or _beside(group):
         return flagged
     fields = examples_of(group)
     named = " ".join(path for path, _ in lists_of_items(fields))
@@ -290,8 +290,54 @@ def _marked(group: Sequence[dict[str, Any]]) -> Taken | None:
     return None
 
 
-# What a flag says beyond the acts: it was done to the item.
+def _beside(group: Sequence[dict[str, Any]]) -> Taken | None:
+    """Find a list of items with other lists beside it that have a flag for each item."""
+    fields = examples_of(group)
+    lists = {
+        path: (rows, *_in_parts(path, value))
+        for path, value in fields.items()
+        if len(parted(value)[1]) > 1 and f"from_json({path})" not in fields
+        if (rows := [parted(leaves[path])[1] for leaves in group if leaves.get(path)])
+    }
+    flags = {path: act for path, (rows, *_) in lists.items() if (act := act_of_flag(path, rows))}
+    named = [path for path, _ in lists_of_items(fields)]
+    for rows, listed, items in sorted(lists.values(), key=lambda one: one[1] not in named):
+        beside = {
+            act: (path, f"where({listed}, {lists[path][1]})")
+            for path, act in flags.items()
+            if [*map(len, lists[path][0])] == [*map(len, rows)]
+        }
+        if beside and _are_items(rows):
+            _, shown = beside.pop("shown", ("", listed))  # others were candidates
+            return Taken(shown, items, dict(beside.values()), items[0]) if beside else None
+    return None
+
+
+def _are_items(rows: Sequence[Sequence[Any]]) -> bool:
+    """Tell whether lists may have items: each once, and not the same in each list, as places."""
+    are_ids = all(item_ids([one]) or isinstance(one, str | int) for row in rows for one in row)
+    if not are_ids or any(len({*map(str, row)}) < len(row) for row in rows):
+        return False
+    return len(rows) < 2 or len({tuple(map(str, row)) for row in rows}) > 1
+
+
+# What a flag says beyond the acts: it was done to the item, or is what a model learns from.
 _DONE: Final = re.compile(r"\b(opened|engaged|converted|saved|accepted|consumed)\b")
+_LEARNED: Final = re.compile(r"\b(label|reward|target|outcome)s?\Z")
+
+
+def act_of_flag(name: str, rows: Iterable[Iterable[Any]]) -> str:
+    """Return the act that flags of items tell, 0 and 1 or false and true; "" where they are none.
+
+    `rows` are the flags of the items of each list.
+    """
+    words = _words_of(name).strip()
+    if {str(one).lower() for row in rows for one in row} not in ({"0", "1"}, {"false", "true"}):
+        return ""
+    if name == "order":  # an item's place
+        return ""
+    done = _DONE.search(words)
+    return "click" if _LEARNED.search(words) else act_of(name) or (done[1] if done else "")
 
 
 def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
@@ -299,10 +345,7 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in examples_of(items):
         values = [item[name] for item in items if isinstance(item.get(name), int)]
-        done = _DONE.search(_words_of(name))
-        act = "click" if name == "label" else act_of(name) or (done[1] if done else "")
-        # (An item's `order` is its place.)
-        if set(values) == {0, 1} and act and name != "order":
+        if act := act_of_flag(name, [values]):
             is_bool = isinstance(values[0], bool)
             found.setdefault(act, name if is_bool else f"{name} == `1`")
     return found
@@ -310,10 +353,16 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _as_list(path: str, value: Any) -> tuple[str, list[Any]]:
     """Return the path of a list, also where ids came as a text, and the list."""
-    separator, parts = parted(value)
-    if not separator or _IDS.fullmatch(value):
-        return f"split({path}, '{separator}')" if separator else path, parts
+    at, parts = _in_parts(path, value)
+    if at == path or _IDS.fullmatch(value):
+        return at, parts
     return path, [value]  # a text with blanks or commas
+
+
+def _in_parts(path: str, value: Any) -> tuple[str, list[Any]]:
+    """Return the path of a list, also of one in any text, and the list."""
+    separator, parts = parted(value)
+    return f"split({path}, '{separator}')" if separator else path, parts
 
 
 def ids_in(value: Any) -> set[str]:

@@ -1,7 +1,7 @@
 """Paths of JMESPath, written as expressions of Python; its library walks a tree each time.
 
 `$` at the beginning of a path stands for the whole message, within `each`. The parts of the
-language that profiles use are written as code, and others are left to the library, with two
+language that profiles use are written as code, and others are left to the library, with three
 functions of our own. No text of a profile becomes code itself: names and literals stand there as
 Python quotes them.
 """
@@ -38,7 +38,7 @@ _TYPES: Final = {
 
 
 class _Functions(Functions):  # type: ignore[misc]
-    """The functions of JMESPath, and two for lists that came as texts."""
+    """The functions of JMESPath, two for lists that came as texts, and one for parallel lists."""
 
     @signature({"types": ["string", "null"]}, {"types": ["string"]})  # type: ignore[untyped-decorator]
     def _func_split(self, text: str | None, separator: str) -> list[str] | None:
@@ -57,7 +57,17 @@ class _Functions(Functions):  # type: ignore[misc]
         except RecursionError:
             raise ValueError("from_json(): nested too deep") from None
 
+    @signature({"types": ["array", "null"]}, {"types": ["array", "null"]})  # type: ignore[untyped-decorator]
+    def _func_where(self, values: list[Any] | None, flags: list[Any] | None) -> list[Any] | None:
+        """Return the values beside flags that are not 0, false, empty, or a text of these."""
+        if values is None or flags is None:
+            return None
+        if len(values) != len(flags):
+            raise ValueError(f"where(): {len(values):,} values, and {len(flags):,} flags")
+        return [one for one, flag in zip(values, flags, strict=True) if flag not in _FALSE]
 
+
+_FALSE: Final[tuple[Any, ...]] = (0, None, "", "0", "false", "False", [], {})
 _OPTIONS: Final = jmespath.Options(custom_functions=_Functions())
 
 

@@ -418,6 +418,22 @@ ROWS = {
         }
         for request, clicked in (("l1", "b"), ("l2", ""))
     ],
+    "lists of flags": [
+        row("l1", places=[1, 2, 3], recs=["aa", "bb", "cc"], clicks=[0, 1, 0], liked=[0, 0, 0]),
+        row("l2", places=[1, 2], recs=["cc", "aa"], clicks=[0, 0], liked=[1, 0]),
+    ],
+    "lists of flags of candidates": [
+        row("l1", was_shown=[True, True, False], candidates=["aa", "bb", "cc"], labels=[1, 0, 0]),
+        row("l2", was_shown=[False, True, True], candidates=["cc", "bb", "dd"], labels=[0, 0, 1]),
+    ],
+    "flags in a text": [
+        row("l1", impressions="N1 N2 N3", labels="0 1 0"),
+        row("l2", impressions="N3 N1", labels="0 0"),
+    ],
+    "flags of objects": [
+        row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], purchased=[False, True]),
+        row("l2", items=[{"id": "cccc"}, {"id": "aaaa"}], purchased=[False, False]),
+    ],
     "objects of what was bought": [
         row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], bought=[{"id": "bbbb", "price": 3}]),
         row("l2", items=[{"id": "aaaa"}, {"id": "cccc"}], bought=None),
@@ -450,6 +466,16 @@ TAKEN = {
         ],
     ),
     "candidates that were not shown": (["a b c", "a b c"], [("l1", "click", "b")]),
+    "lists of flags": (
+        ["aa bb cc", "cc aa"],
+        [("l1", "click", "bb"), ("l2", "like", "cc")],
+    ),
+    "lists of flags of candidates": (
+        ["aa bb", "bb dd"],
+        [("l1", "click", "aa"), ("l2", "click", "dd")],
+    ),
+    "flags in a text": (["N1 N2 N3", "N3 N1"], [("l1", "click", "N2")]),
+    "flags of objects": (["aaaa bbbb", "cccc aaaa"], [("l1", "purchase", "bbbb")]),
     "objects of what was bought": (["aaaa bbbb", "aaaa cccc"], [("l1", "purchase", "bbbb")]),
 }
 
@@ -491,6 +517,10 @@ def test_what_stands_in_a_list_by_chance_was_not_taken_of_it(tmp_path):
     text, events = drafted([places, other, variants], tmp_path)
     assert "      each:" not in text
     assert len(events) == 3
+    flags = [one | {"in_stock": [1, 0, 1][: len(one["items"])]} for one in (places, other)]
+    text, events = drafted([one | {"is_ad": one["in_stock"]} for one in flags], tmp_path)
+    assert "      each:" not in text
+    assert len(events) == 2
     texts = {"city": "Sydney, Australia", "town": "Sydney", "query": "red shoe", "color": "red"}
     text, events = drafted([one | texts for one in (places, other)], tmp_path)
     assert "      each:" not in text

@@ -1170,6 +1170,32 @@ def test_a_list_may_have_come_as_a_text():
         assert said in refused({"rules": [rule]}, texts | {"ts": NOON, "u": "u"}), path
 
 
+def test_flags_may_stand_in_a_list_of_their_own():
+    """Numbers, truth and texts; what is taken may have a value in another list."""
+    rule = {"ts": "$.ts", "user_id": "$.u", "request_id": "$.id", "kind": {"const": "watch"}}
+    around = {"id": "l1", "u": "u", "ts": NOON, "shown": ["a", "b", "c"], "none": None}
+    lists = {"n": [0, 1, 2.5], "is": [False, True, True], "texts": ["0", "1", "true"]}
+    lists |= {"lack": [None, 1, 1], "odd": [1, 0]}
+    for flags in ("n", "is", "texts", "lack"):
+        profile = {
+            "rules": [{"feedback": rule | {"each": f"where(shown, {flags})", "item_id": "@"}}]
+        }
+        assert mapped(profile, around | lists) == [did("watch", one, "l1") for one in "bc"], flags
+    each = {"item": "where(shown, n)", "seconds": "where(n, n)"}
+    valued = rule | {"each": each, "item_id": "item", "value": "seconds"}
+    found = mapped({"rules": [{"feedback": valued}]}, around | lists)
+    assert found == [did("watch", "b", "l1", value=1), did("watch", "c", "l1", value=2.5)]
+    for path in ("where(shown, none)", "where(none, n)"):
+        profile = {"rules": [{"feedback": rule | {"each": path, "item_id": "@"}}]}
+        assert mapped(profile, around | lists) == []
+    for path, said in {
+        "where(shown, odd)": "where(): 3 values, and 2 flags",
+        "where(shown, id)": "where()",
+    }.items():
+        profile = {"rules": [{"feedback": rule | {"each": path, "item_id": "@"}}]}
+        assert said in refused(profile, around | lists), path
+
+
 def test_a_path_is_code_in_which_no_text_of_it_can_act():
     """Names and literals with quotes, backslashes and line ends; and paths of any depth."""
     import jmespath
