@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -37,7 +38,7 @@ _WORDS: Final = {
     " feedback feedbacktype activity activitytype behavior behaviortype behaviour kind type evt"
     " verb logtype ereignis aktion evento accion evenement azione acao name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads docs shown list ids candidates",
+    " recommendeditems recs hits impressions ads docs shown list ids candidates slate",
     "position": "position pos rank index slot",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",
@@ -97,6 +98,11 @@ ID_LENGTH: Final = 4
 _IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
 # What a flag tells of nothing but an item.
 _TAKEN: Final = {"purchase", "cart", "like", "click"}
+# The words of the name of a place in a list, after one for what was done: clicked_index.
+_PLACE: Final = re.compile(
+    r"\w+ ((item|product|result|doc|video|article)s? )?"
+    r"(index|indices|idx|pos|positions?|ranks?|places?|slots?) ?"
+)
 # So many messages do not have the same by chance.
 ENOUGH: Final = 5
 # Other words for an id, at the end of a name.
@@ -110,6 +116,14 @@ _OF_TIME: Final = re.compile(
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
 _IDENTITIES: Final = re.compile(r"identit|((user|customer)_?ids|external_?ids?)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
+# Items with a number each in a text, and the types of such pairs.
+_SCORED: Final = re.compile(r"[\w.-]+:-?[\d.]+(e-?\d+)?([,;| ][\w.-]+:-?[\d.]+(e-?\d+)?)+")
+_PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool, str)]
+# The end of the name of a column, and names of columns in which items stand.
+_COLUMN: Final = re.compile(r"(?i:_?(item|product|article|video)?_?id)?_?\d{1,2}\Z")
+_OF_COLUMNS: Final = frozenset(
+    f"slot pos position rank rec reco recommendation candidate result {_WORDS['item_id']}".split()
+)
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -237,7 +251,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
                     if found and other != path:
                         telling = 2 if min(map(len, found)) >= ID_LENGTH else 1
                         counts[path, other] += telling if found < whole else -2 * len(group)
-    if flagged := _flagged(group) or _marked(group) or _beside(group):
+    if flagged := _flagged(group) or _marked(group) or _beside(group) or _by_place(group):
         return flagged
     fields = examples_of(group)
     named = " ".join(path for path, _ in lists_of_items(fields))
@@ -313,6 +327,34 @@ def _beside(group: Sequence[dict[str, Any]]) -> Taken | None:
     return None
 
 
+def _by_place(group: Sequence[dict[str, Any]]) -> Taken | None:
+    """Find a list of items, and a field with the places in it of those that somebody took."""
+    fields = examples_of(group)
+    lists = [path for path, _ in lists_of_items(fields) if isinstance(fields.get(path), list)]
+    named = [path for path in fields if _PLACE.fullmatch(_words_of(_LAST.split(path)[-1]))]
+    named = [path for path in named if act_of(path) not in {"", "shown"}]
+    for path, listed in product(named, lists):
+        places = [
+            (place, len(leaves[listed]))
+            for leaves in group
+            if isinstance(leaves.get(listed), list)
+            for place in _listed(leaves.get(path))
+        ]
+        # An index counts from 0, and a place from 1, unless the places say more.
+        for first in (0, 1) if "ind" in name_of(path) else (1, 0):
+            if places and all(
+                isinstance(place, int) and first <= place < count + first for place, count in places
+            ):
+                each = {path: f"at({listed}, {path}, `{first}`)"}
+                return Taken(listed, fields[listed], each, fields[listed][0])
+    return None
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a list, or a value as one; none for null."""
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
 def _are_items(rows: Sequence[Sequence[Any]]) -> bool:
     """Tell whether lists may have items: each once, and not the same in each list, as places."""
     are_ids = all(item_ids([one]) or isinstance(one, str | int) for row in rows for one in row)
@@ -331,7 +373,7 @@ def act_of_flag(name: str, rows: Iterable[Iterable[Any]]) -> str:
 
     `rows` are the flags of the items of each list.
     """
-    words = _words_of(name).strip()
+    words = _words_of(name.word if isinstance(name, Told) else name).strip()
     if {str(one).lower() for row in rows for one in row} not in ({"0", "1"}, {"false", "true"}):
         return ""
     if name == "order":  # an item's place
@@ -467,10 +509,13 @@ def item_ids(listed: list[Any]) -> list[str]:
 
 
 def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values below an object by their path of JMESPath; a list is a value."""
+    """Yield the values below an object by their path of JMESPath; a list is a value.
+
+    Items that come as pairs, and in columns, become a list of objects or of ids.
+    """
     if not isinstance(value, dict):
         if path:
-            yield path, value
+            yield _with_pairs(path, value)
             inner = read_json(value) if isinstance(value, str) else None
             if isinstance(inner, list | dict):
                 yield from leaves_of(inner, f"from_json({path})")
@@ -480,8 +525,50 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if path and len(value) > 1 and all(map(_NUMBER.match, value)):
         yield _numbered(value, path)
         return
+    columns = _columns_of(value, path)
+    yield from columns.values()
     for name, inner in value.items():
-        yield from leaves_of(inner, path_of(name, path))
+        if _COLUMN.sub("", name) not in columns:
+            yield from leaves_of(inner, path_of(name, path))
+
+
+def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
+    """Return a path and its value, or the objects in items and a number each: [["a", 0.5]].
+
+    They may also stand in a text: a:0.5,b:0.4. What is no list of items by its name is left alone.
+    """
+    if not paths_of("items", {path: []}, list):
+        return path, value
+    rows, steps = value, ("[0]", "[1]")
+    if isinstance(value, str) and _SCORED.fullmatch(value):
+        separator, parts = parted(value)
+        rows, steps = [part.split(":") for part in parts], ("split(@, ':')[0]", "split(@, ':')[1]")
+        path = Told.of(f"split({path}, '{separator}')", name_of(path))
+    if not isinstance(rows, list) or not rows or not all(map(_is_pair, rows)):
+        return path, value
+    item, label = Told.of(steps[0], "itemid"), Told.of(steps[1], "label")
+    return path, [{item: one, label: number} for one, number in rows]
+
+
+def _is_pair(row: Any) -> bool:
+    """Tell whether a row is an id and a number."""
+    return isinstance(row, list) and [*map(type, row)] in _PAIRS
+
+
+def _columns_of(value: dict[str, Any], path: str) -> dict[str, tuple[str, list[Any]]]:
+    """Return the list of items that stands in columns, `item_1` to `item_9`, by its name."""
+    columns: dict[str, list[str]] = {}
+    for name, one in value.items():
+        if _COLUMN.search(name) and isinstance(one, str | int | None):
+            columns.setdefault(_COLUMN.sub("", name), []).append(name)
+    found: dict[str, tuple[str, list[Any]]] = {}
+    for name, each in columns.items():
+        word = name_of(path_of(name, path))
+        ids = [value[one] for one in each if value[one]]
+        if len(each) > 2 and len({*ids}) == len(ids) and word in _OF_COLUMNS:
+            listed = ", ".join(path_of(one, path) for one in each)
+            found[name] = Told.of(f"[{listed}][?@]", "items"), ids
+    return found
 
 
 def path_of(name: str, above: str) -> str:

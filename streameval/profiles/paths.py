@@ -1,7 +1,7 @@
 """Paths of JMESPath, written as expressions of Python; its library walks a tree each time.
 
 `$` at the beginning of a path stands for the whole message, within `each`. The parts of the
-language that profiles use are written as code, and others are left to the library, with three
+language that profiles use are written as code, and others are left to the library, with four
 functions of our own. No text of a profile becomes code itself: names and literals stand there as
 Python quotes them.
 """
@@ -38,7 +38,7 @@ _TYPES: Final = {
 
 
 class _Functions(Functions):  # type: ignore[misc]
-    """The functions of JMESPath, two for lists that came as texts, and one for parallel lists."""
+    """The functions of JMESPath, two for lists that came as texts, and two for what was taken."""
 
     @signature({"types": ["string", "null"]}, {"types": ["string"]})  # type: ignore[untyped-decorator]
     def _func_split(self, text: str | None, separator: str) -> list[str] | None:
@@ -65,6 +65,21 @@ class _Functions(Functions):  # type: ignore[misc]
         if len(values) != len(flags):
             raise ValueError(f"where(): {len(values):,} values, and {len(flags):,} flags")
         return [one for one, flag in zip(values, flags, strict=True) if flag not in _FALSE]
+
+    @signature(
+        {"types": ["array", "null"]},
+        {"types": ["array", "number", "null"]},
+        {"types": ["number"]},
+    )  # type: ignore[untyped-decorator]
+    def _func_at(self, values: list[Any] | None, places: Any, first: float) -> list[Any] | None:
+        """Return the values at places, or at one place, of a list that counts from `first`."""
+        if values is None or places is None:
+            return None
+        numbered = dict(enumerate(values, int(first)))
+        found = places if isinstance(places, list) else [places]
+        if wrong := [one for one in found if not isinstance(one, int) or one not in numbered]:
+            raise ValueError(f"at(): no place {wrong[0]!r} in {len(values):,} values")
+        return [numbered[place] for place in found]
 
 
 _FALSE: Final[tuple[Any, ...]] = (0, None, "", "0", "false", "False", [], {})

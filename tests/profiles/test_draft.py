@@ -434,6 +434,22 @@ ROWS = {
         row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], purchased=[False, True]),
         row("l2", items=[{"id": "cccc"}, {"id": "aaaa"}], purchased=[False, False]),
     ],
+    "pairs with a flag": [
+        row("l1", impressions=[["aa", 0], ["bb", 1]], size=[[300, 250], [1, 1]]),
+        row("l2", impressions=[["cc", 0], ["aa", 0]], size=[[300, 250], [1, 1]]),
+    ],
+    "places": [
+        row("l1", results=["aa", "bb", "cc"], clicked_positions=[1, 3], selected_tab_index=0),
+        row("l2", results=["cc", "aa"], clicked_positions=[], selected_tab_index=1),
+    ],
+    "an index": [
+        row("l1", slate=["aa", "bb"], clicked_index=1, opened="10:30,12:30"),
+        row("l2", slate=["cc", "aa"], clicked_index=None, opened="10:30,12:30"),
+    ],
+    "columns": [
+        row("l1", rec_1="aaaa", rec_2="bbbb", rec_3="c", clicked="bbbb", line_1="x", line_2="y"),
+        row("l2", rec_1="c", rec_2="aaaa", rec_3=None, clicked=None, line_1="x", line_2="y"),
+    ],
     "objects of what was bought": [
         row("l1", items=[{"id": "aaaa"}, {"id": "bbbb"}], bought=[{"id": "bbbb", "price": 3}]),
         row("l2", items=[{"id": "aaaa"}, {"id": "cccc"}], bought=None),
@@ -476,6 +492,13 @@ TAKEN = {
     ),
     "flags in a text": (["N1 N2 N3", "N3 N1"], [("l1", "click", "N2")]),
     "flags of objects": (["aaaa bbbb", "cccc aaaa"], [("l1", "purchase", "bbbb")]),
+    "pairs with a flag": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
+    "places": (
+        ["aa bb cc", "cc aa"],
+        [("l1", "click", "aa"), ("l1", "click", "cc")],
+    ),
+    "an index": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
+    "columns": (["aaaa bbbb c", "c aaaa"], [("l1", "click", "bbbb")]),
     "objects of what was bought": (["aaaa bbbb", "aaaa cccc"], [("l1", "purchase", "bbbb")]),
 }
 
@@ -525,6 +548,36 @@ def test_what_stands_in_a_list_by_chance_was_not_taken_of_it(tmp_path):
     text, events = drafted([one | texts for one in (places, other)], tmp_path)
     assert "      each:" not in text
     assert len(events) == 2
+
+
+def test_what_is_no_pair_and_no_column_of_items_is_left_alone(tmp_path):
+    """Sizes, areas, times and dimensions of one's own stand beside a list of items."""
+    own = {f"custom_dimension_{number}": f"ann{number}" for number in range(1, 4)}
+    own |= {"area": [[13, 52], [14, 53]], "open": "10:30,12:30", "selected_tab_index": 1}
+    rows = [row("l1", shown=["a", "b"], **own), row("l2", shown=["c", "b"], **own)]
+    text, events = drafted(rows, tmp_path)
+    assert [event.items for event in events] == [("a", "b"), ("c", "b")]
+    assert "each" not in text.partition("rules:")[2]
+    for name in own:
+        assert f"#   {name}: " in text
+
+
+@pytest.mark.parametrize(
+    ("shown", "rule"),
+    [
+        ({"recs": [["a1", 0.5], ["b2", 0.4]]}, "{each: recs, item_id: '[0]'}"),
+        ({"recs": "a1:0.5|b2:0.4"}, "{each: 'split(recs, '|')', item_id: 'split(@, ':')[0]'}"),
+        ({"item_0": "a1", "item_1": "b2", "item_2": None}, "'[item_0, item_1, item_2][?@]'"),
+        ({"slot1": {"of": "x"}, "recs": [["a1", 1], ["b2", 2]]}, "{each: recs, item_id: '[0]'}"),
+    ],
+)
+def test_items_may_come_as_pairs_and_in_columns(shown, rule, tmp_path):
+    around = {"user_id": "ann", "request_id": "l1", "ts": AT}
+    messages = [{"event": "recs_shown"} | around | shown]
+    messages += [{"event": "click", "item_id": "b2"} | around]
+    text, events = drafted(messages, tmp_path)
+    assert f"items: {rule}" in text.replace('"', "'")
+    assert (events[0].items, events[1].item_id) == (("a1", "b2"), "b2")
 
 
 def test_the_list_of_an_order_is_what_was_bought(tmp_path):

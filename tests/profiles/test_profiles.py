@@ -1196,6 +1196,33 @@ def test_flags_may_stand_in_a_list_of_their_own():
         assert said in refused(profile, around | lists), path
 
 
+def test_places_may_say_what_was_taken():
+    """One place or several, from 0 or 1; a place that the list has not is rejected."""
+    rule = {"ts": "ts", "user_id": "u", "request_id": "id", "kind": {"const": "click"}}
+    rule = {name: f"$.{path}" if name != "kind" else path for name, path in rule.items()}
+    message = {"id": "l1", "u": "u", "ts": NOON, "shown": ["a", "b", "c"], "odd": ["1"]}
+    message |= {"one": 1, "some": [1, 3], "none": None, "nested": [[1]]}
+
+    def profile(each):
+        return {"rules": [{"feedback": rule | {"each": each, "item_id": "@"}}]}
+
+    for path, items in {
+        "at(shown, one, `0`)": "b",
+        "at(shown, one, `1`)": "a",
+        "at(shown, some, `1`)": "ac",
+        "at(shown, none, `1`)": "",
+        "at(none, one, `1`)": "",
+    }.items():
+        assert mapped(profile(path), message) == [did("click", one, "l1") for one in items], path
+    for path, said in {
+        "at(shown, some, `0`)": "at(): no place 3 in 3 values",
+        "at(shown, odd, `0`)": "at(): no place '1' in 3 values",
+        "at(shown, nested, `0`)": "at(): no place [1] in 3 values",
+        "at(shown, id, `0`)": "at()",
+    }.items():
+        assert said in refused(profile(path), message), path
+
+
 def test_a_path_is_code_in_which_no_text_of_it_can_act():
     """Names and literals with quotes, backslashes and line ends; and paths of any depth."""
     import jmespath
