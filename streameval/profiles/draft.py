@@ -277,10 +277,7 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
         rest = {name: rest[path] for name, path in told.items()}
     slate = _slate(when, {**rest, of.listed: of.items}, own_id)
     first = dict(leaves_of(of.first, "")) if isinstance(of.first, dict) else {}
-    item = in_yaml(item_of(first) if first else of.item or "@")
-    if of.item:
-        listed = in_yaml(of.listed)
-        slate = slate.replace(f"items: {listed}", f"items: {{each: {listed}, item_id: {item}}}")
+    item = in_yaml(item_of(first) if first else "@")
     usual = act if act not in {"", "shown"} else "click"
     each = {path: f"{{const: {in_yaml(act_of(said) or usual)}}}" for said, path in of.each.items()}
     return _with_feedback(slate, rest, each, item)

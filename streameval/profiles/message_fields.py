@@ -117,7 +117,10 @@ _OF_TIME: Final = re.compile(
 _IDENTITIES: Final = re.compile(r"identit|((user|customer)_?ids|external_?ids?)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
 # Items with a number each in a text, and the types of such pairs.
-_SCORED: Final = re.compile(r"[\w.-]+:-?[\d.]+(e-?\d+)?([,;| ][\w.-]+:-?[\d.]+(e-?\d+)?)+")
+_SCORED: Final = re.compile(
+    r"[^\s,;|:]+:-?[\d.]+(e-?\d+)?([,;| ][^\s,;|:]+:-?[\d.]+(e-?\d+)?)+"
+    r"|\w+-[01]([,;| ]\w+-[01])+"  # as MIND has clicks
+)
 _PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool, str)]
 # The end of the name of a column, and names of columns in which items stand.
 _COLUMN: Final = re.compile(r"(?i:_?(item|product|article|video)?_?id)?_?\d{1,2}\Z")
@@ -225,15 +228,13 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
 class Taken(NamedTuple):
     """A list and the items of it that somebody took, as paths with an example of each.
 
-    `each` are the paths of these items by the names that say what was done. `item` is the path of
-    an item's id, where a text holds more than that.
+    `each` are the paths of these items by the names that say what was done.
     """
 
     listed: str
     items: list[Any]
     each: dict[str, str]
     first: Any
-    item: str = ""
 
 
 def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
@@ -251,7 +252,7 @@ def taken_of_list(group: Sequence[dict[str, Any]]) -> Taken | None:
                     if found and other != path:
                         telling = 2 if min(map(len, found)) >= ID_LENGTH else 1
                         counts[path, other] += telling if found < whole else -2 * len(group)
-    if flagged := _flagged(group) or _marked(group) or _beside(group) or _by_place(group):
+    if flagged := _flagged(group) or _beside(group) or _by_place(group):
         return flagged
     fields = examples_of(group)
     named = " ".join(path for path, _ in lists_of_items(fields))
@@ -289,18 +290,6 @@ def _flagged(group: Sequence[dict[str, Any]]) -> Taken | None:
             continue
         if each := {act: f"{path}[?{test}]" for act, test in flags.items()}:
             return Taken(f"{path}[?{shown}]" if shown else path, example, each, example[0])
-    return None
-
-
-def _marked(group: Sequence[dict[str, Any]]) -> Taken | None:
-    """Find a text of ids that end in -1 for what somebody took, and else in -0, as MIND has it."""
-    for path in examples_of(group):
-        texts = [leaves[path] for leaves in group if isinstance(leaves.get(path), str)]
-        parts = [part for text in texts for part in text.split()]
-        if len(parts) > len(texts) and {part[-2:] for part in parts} == {"-0", "-1"}:
-            listed = f"split({path}, ' ')"
-            each = {"": f"{listed}[?ends_with(@, '-1')]"}
-            return Taken(listed, parts, each, parts[0], "split(@, '-')[0]")
     return None
 
 
@@ -386,10 +375,11 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return a test of JMESPath for each act that a flag of items tells: 0 or 1, true or false."""
     found: dict[str, str] = {}
     for name in examples_of(items):
-        values = [item[name] for item in items if isinstance(item.get(name), int)]
+        values = [item[name] for item in items if isinstance(item.get(name), int | str)]
         if act := act_of_flag(name, [values]):
-            is_bool = isinstance(values[0], bool)
-            found.setdefault(act, name if is_bool else f"{name} == `1`")
+            true = next(one for one in values if str(one).lower() in {"1", "true"})
+            written = f"'{true}'" if isinstance(true, str) else f"`{true}`"
+            found.setdefault(act, name if true is True else f"{name} == {written}")
     return found
 
 
@@ -535,15 +525,17 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
     """Return a path and its value, or the objects in items and a number each: [["a", 0.5]].
 
-    They may also stand in a text: a:0.5,b:0.4. What is no list of items by its name is left alone.
+    They may also stand in a text: a:0.5,b:0.4 or a-0 b-1. What is no list of items by its name is
+    left alone.
     """
     if not paths_of("items", {path: []}, list):
         return path, value
     rows, steps = value, ("[0]", "[1]")
     if isinstance(value, str) and _SCORED.fullmatch(value):
-        separator, parts = parted(value)
-        rows, steps = [part.split(":") for part in parts], ("split(@, ':')[0]", "split(@, ':')[1]")
-        path = Told.of(f"split({path}, '{separator}')", name_of(path))
+        (at, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
+        rows = [part.split(between) for part in parts]
+        steps = f"split(@, '{between}')[0]", f"split(@, '{between}')[1]"
+        path = Told.of(at, name_of(path))
     if not isinstance(rows, list) or not rows or not all(map(_is_pair, rows)):
         return path, value
     item, label = Told.of(steps[0], "itemid"), Told.of(steps[1], "label")

@@ -438,6 +438,14 @@ ROWS = {
         row("l1", impressions=[["aa", 0], ["bb", 1]], size=[[300, 250], [1, 1]]),
         row("l2", impressions=[["cc", 0], ["aa", 0]], size=[[300, 250], [1, 1]]),
     ],
+    "pairs in a text": [
+        row("l1", impressions="aa:0 bb:1", at="10:30 12:30"),
+        row("l2", impressions="cc:0 aa:0", at="10:30 12:30"),
+    ],
+    "flags that are texts": [
+        row("l1", results=flagged("was_clicked", ["0", "1", "0"])),
+        row("l2", results=flagged("was_clicked", ["0", "0", "0"])),
+    ],
     "places": [
         row("l1", results=["aa", "bb", "cc"], clicked_positions=[1, 3], selected_tab_index=0),
         row("l2", results=["cc", "aa"], clicked_positions=[], selected_tab_index=1),
@@ -493,6 +501,8 @@ TAKEN = {
     "flags in a text": (["N1 N2 N3", "N3 N1"], [("l1", "click", "N2")]),
     "flags of objects": (["aaaa bbbb", "cccc aaaa"], [("l1", "purchase", "bbbb")]),
     "pairs with a flag": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
+    "pairs in a text": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
+    "flags that are texts": (["a b c", "a b c"], [("l1", "click", "b")]),
     "places": (
         ["aa bb cc", "cc aa"],
         [("l1", "click", "aa"), ("l1", "click", "cc")],
