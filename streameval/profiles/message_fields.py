@@ -122,11 +122,11 @@ _SCORED: Final = re.compile(
     r"|\w+-[01]([,;| ]\w+-[01])+"  # as MIND has clicks
 )
 _PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool, str)]
-# The end of the name of a column, and names of columns in which items stand.
-_COLUMN: Final = re.compile(r"(?i:_?(item|product|article|video)?_?id)?_?\d{1,2}\Z")
-_OF_COLUMNS: Final = frozenset(
-    f"slot pos position rank rec reco recommendation candidate result {_WORDS['item_id']}".split()
-)
+# The number of a column, and names of columns in which items stand.
+_COLUMN: Final = re.compile(r"_?\d{1,2}\Z")
+_OF_COLUMNS: Final = {
+    *f"slot pos position rank rec reco recommendation candidate result {_WORDS['item_id']}".split()
+} - {"id"}
 _NO_LETTER: Final = re.compile(r"[^a-z]")
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
@@ -329,6 +329,8 @@ def _by_place(group: Sequence[dict[str, Any]]) -> Taken | None:
             if isinstance(leaves.get(listed), list)
             for place in _listed(leaves.get(path))
         ]
+        if len(places) >= ENOUGH and len({str(place) for place, _ in places}) == 1:
+            continue  # it is the one on top
         # An index counts from 0, and a place from 1, unless the places say more.
         for first in (0, 1) if "ind" in name_of(path) else (1, 0):
             if places and all(
@@ -518,7 +520,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     columns = _columns_of(value, path)
     yield from columns.values()
     for name, inner in value.items():
-        if _COLUMN.sub("", name) not in columns:
+        if not (_COLUMN.search(name) and _COLUMN.sub("", name) in columns):
             yield from leaves_of(inner, path_of(name, path))
 
 
@@ -530,16 +532,15 @@ def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
     """
     if not paths_of("items", {path: []}, list):
         return path, value
-    rows, steps = value, ("[0]", "[1]")
+    rows, at, steps = value, path, ("[0]", "[1]")
     if isinstance(value, str) and _SCORED.fullmatch(value):
-        (at, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
-        rows = [part.split(between) for part in parts]
+        (listed, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
+        rows, at = [part.split(between) for part in parts], Told.of(listed, name_of(path))
         steps = f"split(@, '{between}')[0]", f"split(@, '{between}')[1]"
-        path = Told.of(at, name_of(path))
     if not isinstance(rows, list) or not rows or not all(map(_is_pair, rows)):
         return path, value
     item, label = Told.of(steps[0], "itemid"), Told.of(steps[1], "label")
-    return path, [{item: one, label: number} for one, number in rows]
+    return at, [{item: one, label: number} for one, number in rows]
 
 
 def _is_pair(row: Any) -> bool:

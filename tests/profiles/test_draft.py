@@ -11,7 +11,7 @@ from streameval.core.events import FeedbackEvent, SlateEvent
 from streameval.profiles import library
 from streameval.profiles.deliveries import types_off
 from streameval.profiles.draft import draft
-from streameval.profiles.message_fields import act_of
+from streameval.profiles.message_fields import act_of, leaves_of
 
 AT = 1_767_614_400_000
 """2026-01-05 12:00:00 UTC."""
@@ -564,12 +564,28 @@ def test_what_is_no_pair_and_no_column_of_items_is_left_alone(tmp_path):
     """Sizes, areas, times and dimensions of one's own stand beside a list of items."""
     own = {f"custom_dimension_{number}": f"ann{number}" for number in range(1, 4)}
     own |= {"area": [[13, 52], [14, 53]], "open": "10:30,12:30", "selected_tab_index": 1}
+    own |= {"rank": 7, "rank_1": "x", "rank_2": "y", "rank_3": "x"}
     rows = [row("l1", shown=["a", "b"], **own), row("l2", shown=["c", "b"], **own)]
     text, events = drafted(rows, tmp_path)
     assert [event.items for event in events] == [("a", "b"), ("c", "b")]
     assert "each" not in text.partition("rules:")[2]
     for name in own:
         assert f"#   {name}: " in text
+    texts = {"recs": "a:1,b:2|c:3", "shown": "a-b-0 c-d-1", "items": "10:30", "ids": [[1, 2, 3]]}
+    assert dict(leaves_of(texts, "")) == texts
+
+
+def test_a_place_that_is_always_the_same_was_not_taken(tmp_path):
+    rows = [row(f"l{n}", results=[f"a{n}", f"b{n}"], selected_index=0) for n in range(7)]
+    text, _ = drafted(rows, tmp_path)
+    assert "at(results" not in text
+    rows[0]["selected_index"] = 1
+    text, events = drafted(rows, tmp_path)
+    assert "each: at(results, selected_index, `0`)" in text.replace('"', "")
+    assert [event.item_id for event in events if isinstance(event, FeedbackEvent)][:2] == [
+        "b0",
+        "a1",
+    ]
 
 
 @pytest.mark.parametrize(
