@@ -530,14 +530,13 @@ def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
     They may also stand in a text: a:0.5,b:0.4 or a-0 b-1. What is no list of items by its name is
     left alone.
     """
-    if not paths_of("items", {path: []}, list):
-        return path, value
     rows, at, steps = value, path, ("[0]", "[1]")
     if isinstance(value, str) and _SCORED.fullmatch(value):
         (listed, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
         rows, at = [part.split(between) for part in parts], Told.of(listed, name_of(path))
         steps = f"split(@, '{between}')[0]", f"split(@, '{between}')[1]"
-    if not isinstance(rows, list) or not rows or not all(map(_is_pair, rows)):
+    are_pairs = isinstance(rows, list) and rows and all(map(_is_pair, rows))
+    if not (are_pairs and paths_of("items", {path: []}, list)):
         return path, value
     item, label = Told.of(steps[0], "itemid"), Told.of(steps[1], "label")
     return at, [{item: one, label: number} for one, number in rows]
