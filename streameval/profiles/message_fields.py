@@ -356,16 +356,17 @@ def _are_items(rows: Sequence[Sequence[Any]]) -> bool:
 
 # What a flag says beyond the acts: it was done to the item, or is what a model learns from.
 _DONE: Final = re.compile(r"\b(opened|engaged|converted|saved|accepted|consumed)\b")
+_FLAGS: Final = [["0", "1"], ["false", "true"], ["f", "t"], ["n", "y"], ["no", "yes"]]
 _LEARNED: Final = re.compile(r"\b(label|reward|target|outcome)s?\Z")
 
 
 def act_of_flag(name: str, rows: Iterable[Iterable[Any]]) -> str:
-    """Return the act that flags of items tell, 0 and 1 or false and true; "" where they are none.
+    """Return the act that flags of items tell, as 0 and 1, or no and yes; "" where they are none.
 
     `rows` are the flags of the items of each list.
     """
     words = _words_of(name.word if isinstance(name, Told) else name).strip()
-    if {str(one).lower() for row in rows for one in row} not in ({"0", "1"}, {"false", "true"}):
+    if sorted({str(one).lower() for row in rows for one in row}) not in _FLAGS:
         return ""
     if name == "order":  # an item's place
         return ""
@@ -379,7 +380,7 @@ def flags_of(items: Sequence[dict[str, Any]]) -> dict[str, str]:
     for name in examples_of(items):
         values = [item[name] for item in items if isinstance(item.get(name), int | str)]
         if act := act_of_flag(name, [values]):
-            true = next(one for one in values if str(one).lower() in {"1", "true"})
+            true = max(values, key=lambda one: str(one).lower())
             written = f"'{true}'" if isinstance(true, str) else f"`{true}`"
             found.setdefault(act, name if true is True else f"{name} == {written}")
     return found

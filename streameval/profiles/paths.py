@@ -59,12 +59,13 @@ class _Functions(Functions):  # type: ignore[misc]
 
     @signature({"types": ["array", "null"]}, {"types": ["array", "null"]})  # type: ignore[untyped-decorator]
     def _func_where(self, values: list[Any] | None, flags: list[Any] | None) -> list[Any] | None:
-        """Return the values beside flags that are not 0, false, empty, or a text of these."""
+        """Return the values beside flags that are not 0, false, no, empty, or a text of these."""
         if values is None or flags is None:
             return None
         if len(values) != len(flags):
             raise ValueError(f"where(): {len(values):,} values, and {len(flags):,} flags")
-        return [one for one, flag in zip(values, flags, strict=True) if flag not in _FALSE]
+        lower = (flag.lower() if isinstance(flag, str) else flag for flag in flags)
+        return [one for one, flag in zip(values, lower, strict=True) if flag not in _FALSE]
 
     @signature(
         {"types": ["array", "null"]},
@@ -82,7 +83,7 @@ class _Functions(Functions):  # type: ignore[misc]
         return [numbered[place] for place in found]
 
 
-_FALSE: Final[tuple[Any, ...]] = (0, None, "", "0", "false", "False", [], {})
+_FALSE: Final[tuple[Any, ...]] = (0, None, "", "0", "false", "f", "no", "n", [], {})
 _OPTIONS: Final = jmespath.Options(custom_functions=_Functions())
 
 

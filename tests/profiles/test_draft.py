@@ -446,6 +446,14 @@ ROWS = {
         row("l1", results=flagged("was_clicked", ["0", "1", "0"])),
         row("l2", results=flagged("was_clicked", ["0", "0", "0"])),
     ],
+    "flags of yes and no": [
+        row("l1", results=flagged("was_clicked", ["N", "Y", "N"]), liked=["no", "no", "yes"]),
+        row("l2", results=flagged("was_clicked", ["N", "N", "N"]), liked=["no", "no", "no"]),
+    ],
+    "lists of yes and no": [
+        row("l1", skus=["a", "b"], clicked=["f", "t"]),
+        row("l2", skus=["b", "c"], clicked=["f", "f"]),
+    ],
     "places": [
         row("l1", results=["aa", "bb", "cc"], clicked_positions=[1, 3], selected_tab_index=0),
         row("l2", results=["cc", "aa"], clicked_positions=[], selected_tab_index=1),
@@ -503,6 +511,8 @@ TAKEN = {
     "pairs with a flag": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
     "pairs in a text": (["aa bb", "cc aa"], [("l1", "click", "bb")]),
     "flags that are texts": (["a b c", "a b c"], [("l1", "click", "b")]),
+    "flags of yes and no": (["a b c", "a b c"], [("l1", "click", "b")]),
+    "lists of yes and no": (["a b", "b c"], [("l1", "click", "b")]),
     "places": (
         ["aa bb cc", "cc aa"],
         [("l1", "click", "aa"), ("l1", "click", "cc")],

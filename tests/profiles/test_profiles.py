@@ -1175,8 +1175,8 @@ def test_flags_may_stand_in_a_list_of_their_own():
     rule = {"ts": "$.ts", "user_id": "$.u", "request_id": "$.id", "kind": {"const": "watch"}}
     around = {"id": "l1", "u": "u", "ts": NOON, "shown": ["a", "b", "c"], "none": None}
     lists = {"n": [0, 1, 2.5], "is": [False, True, True], "texts": ["0", "1", "true"]}
-    lists |= {"lack": [None, 1, 1], "odd": [1, 0]}
-    for flags in ("n", "is", "texts", "lack"):
+    lists |= {"lack": [None, 1, 1], "odd": [1, 0], "said": ["N", "Y", "yes"]}
+    for flags in ("n", "is", "texts", "lack", "said"):
         profile = {
             "rules": [{"feedback": rule | {"each": f"where(shown, {flags})", "item_id": "@"}}]
         }
