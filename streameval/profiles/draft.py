@@ -22,6 +22,7 @@ from streameval.profiles.message_fields import (
     examples_of,
     flags_of,
     has_several,
+    in_most_columns,
     item_of,
     leaves_of,
     lists_in_text,
@@ -72,7 +73,7 @@ def draft(values: Sequence[bytes]) -> str:
     """
     values = [message for value in values for message in bare(value, keep=True)]
     whole = [dict(leaves_of(message, "")) for value in values if (message := read_json(value))]
-    split, read = _parts(whole)
+    split, read = _parts(in_most_columns(whole))
     fields = examples_of(read)
     if not values:
         raise InputError("no line has a message")

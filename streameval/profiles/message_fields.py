@@ -116,14 +116,15 @@ _OF_TIME: Final = re.compile(
 # A list of several ids of one user, as Adobe, mParticle and Segment have it.
 _IDENTITIES: Final = re.compile(r"identit|((user|customer)_?ids|external_?ids?)\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"\d{1,18}\Z", re.ASCII)
-# Items with a number each in a text, and the types of such pairs.
+# Items with a number each in a text, and the types of such pairs in a list.
 _SCORED: Final = re.compile(
     r"[^\s,;|:]+:-?[\d.]+(e-?\d+)?([,;| ][^\s,;|:]+:-?[\d.]+(e-?\d+)?)+"
     r"|\w+-[01]([,;| ]\w+-[01])+"  # as MIND has clicks
 )
-_PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool, str)]
+_PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool)]
 # The number of a column, and names of columns in which items stand.
 _COLUMN: Final = re.compile(r"_?\d{1,2}\Z")
+_ALL_COLUMNS: Final = "][?@]"
 _OF_COLUMNS: Final = {
     *f"slot pos position rank rec reco recommendation candidate result {_WORDS['item_id']}".split()
 } - {"id"}
@@ -531,21 +532,22 @@ def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
     They may also stand in a text: a:0.5,b:0.4 or a-0 b-1. What is no list of items by its name is
     left alone.
     """
-    rows, at, steps = value, path, ("[0]", "[1]")
+    rows, at, steps, types = value, path, ("[0]", "[1]"), _PAIRS
     if isinstance(value, str) and _SCORED.fullmatch(value):
         (listed, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
         rows, at = [part.split(between) for part in parts], Told.of(listed, name_of(path))
         steps = f"split(@, '{between}')[0]", f"split(@, '{between}')[1]"
-    are_pairs = isinstance(rows, list) and rows and all(map(_is_pair, rows))
+        types = [[str, str]]
+    are_pairs = isinstance(rows, list) and rows and all(_types_of(row) in types for row in rows)
     if not (are_pairs and paths_of("items", {path: []}, list)):
         return path, value
     item, label = Told.of(steps[0], "itemid"), Told.of(steps[1], "label")
     return at, [{item: one, label: number} for one, number in rows]
 
 
-def _is_pair(row: Any) -> bool:
-    """Tell whether a row is an id and a number."""
-    return isinstance(row, list) and [*map(type, row)] in _PAIRS
+def _types_of(row: Any) -> list[type]:
+    """Return the types in a list; none for another value."""
+    return [*map(type, row)] if isinstance(row, list) else []
 
 
 def _columns_of(value: dict[str, Any], path: str) -> dict[str, tuple[str, list[Any]]]:
@@ -556,12 +558,25 @@ def _columns_of(value: dict[str, Any], path: str) -> dict[str, tuple[str, list[A
             columns.setdefault(_COLUMN.sub("", name), []).append(name)
     found: dict[str, tuple[str, list[Any]]] = {}
     for name, each in columns.items():
+        each.sort(key=lambda one: (len(one), one))  # by number
         word = name_of(path_of(name, path))
         ids = [value[one] for one in each if value[one]]
         if len(each) > 2 and len({*ids}) == len(ids) and word in _OF_COLUMNS:
             listed = ", ".join(path_of(one, path) for one in each)
-            found[name] = Told.of(f"[{listed}][?@]", "items"), ids
+            found[name] = Told.of(f"[{listed}{_ALL_COLUMNS}", "items"), ids
     return found
+
+
+def in_most_columns(read: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages whose lists in columns have the path of the longest such list."""
+    paths = {path for leaves in read for path in leaves if path.endswith(_ALL_COLUMNS)}
+    longest = {
+        path: max(
+            (one for one in paths if one.startswith(path.removesuffix(_ALL_COLUMNS))), key=len
+        )
+        for path in paths
+    }
+    return [{longest.get(path, path): one for path, one in leaves.items()} for leaves in read]
 
 
 def path_of(name: str, above: str) -> str:

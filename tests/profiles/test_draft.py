@@ -582,6 +582,7 @@ def test_what_is_no_pair_and_no_column_of_items_is_left_alone(tmp_path):
     for name in own:
         assert f"#   {name}: " in text
     texts = {"recs": "a:1,b:2|c:3", "shown": "a-b-0 c-d-1", "items": "10:30", "ids": [[1, 2, 3]]}
+    texts["docs"] = [["mail", "a@b.c"], ["phone", "555"]]
     assert dict(leaves_of(texts, "")) == texts
 
 
@@ -614,6 +615,20 @@ def test_items_may_come_as_pairs_and_in_columns(shown, rule, tmp_path):
     text, events = drafted(messages, tmp_path)
     assert f"items: {rule}" in text.replace('"', "'")
     assert (events[0].items, events[1].item_id) == (("a1", "b2"), "b2")
+
+
+def test_lists_in_columns_are_as_long_as_they_are(tmp_path):
+    """JSON leaves out what a list lacks, and the order of its fields says nothing."""
+    lists = (["a3", "b4", "c5"], ["d6", "e7"], ["c5", "f8", "a3", "g9", "b4"])
+    around = {"user_id": "ann", "ts": AT}
+    messages = []
+    for number, items in enumerate(lists):
+        columns = {f"rec_{place}": one for place, one in enumerate(items, 1)}
+        messages += [{"event": "recs_shown", "request_id": f"l{number}"} | around | columns]
+    messages += [dict(reversed(one.items())) for one in messages]
+    messages += [{"event": "click", "request_id": "l2", "item_id": "g9"} | around]
+    _, events = drafted(messages, tmp_path)
+    assert [one.items for one in events[:-1]] == [*map(tuple, lists)] * 2
 
 
 def test_the_list_of_an_order_is_what_was_bought(tmp_path):
