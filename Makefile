@@ -136,8 +136,8 @@ lint: $(BIN)/.dev ## ruff, mypy strict, import rules
 
 PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadgroup
 
-fast: lint ## lint, and the tests of core, metrics, stats and config: no file, no program (1 minute)
-	STREAMEVAL_SEED_SECONDS=0 $(PYTEST) --fast -m "not slow" $(ARGS)
+fast: lint ## lint, and the quick tests of core, metrics, stats and config: no file, no program (1 minute)
+	STREAMEVAL_SEED_SECONDS=0 $(PYTEST) --fast -m "not slow and not long" $(ARGS)
 
 test: lint ## lint and the tests, but the slow ones (8 minutes; ARGS are pytest's)
 	$(PYTEST) --durations=30 -m "not slow" $(ARGS)

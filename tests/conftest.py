@@ -1,7 +1,8 @@
 """How the tests run: in tiers, over seeds within a budget, and spread over processes.
 
 Tiers. `make fast` gives `--fast`: files that import only the layers of `FAST`, themselves and
-through their helpers, and that start no program. `make test` leaves out what is marked `slow`.
+through their helpers, and that start no program. It leaves out what is marked `long` as well.
+`make test` leaves out what is marked `slow`.
 `.ci/run` runs the rest: `--passed` writes which tests passed, and `--but` leaves those out.
 
 Seeds. A test that takes `seed` is cut into `SHARES` items; each calls the test for every fourth

@@ -24,6 +24,8 @@ from streameval.core.partition import Partition
 from streameval.core.windows import tables
 from streameval.core.windows.tables import Cells
 
+pytestmark = pytest.mark.long
+
 EVENTS = 50_000
 DEFINITION = Definition(
     windows=(Window("all", 10**10, 10**10),), attribution_window=120_000, allowed_lateness=60_000

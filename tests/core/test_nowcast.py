@@ -234,6 +234,7 @@ def test_what_is_undefined_has_no_error(nowcast, matured):
     assert past.errors() == []
 
 
+@pytest.mark.long
 def test_the_errors_of_a_stream_are_those_of_its_figures():
     """A worker's ticks: each nowcast is compared once, with the figures of the same panes."""
     definition = dataclasses.replace(
@@ -347,6 +348,7 @@ def rankings(seed, rate, minutes):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("metric", [metric.name for metric in RANKING])
 def test_the_nowcast_of_a_score_is_what_matures(metric):
     """Three of ten items are clicked: most slates have several clicks, and scores keep changing."""
@@ -372,6 +374,7 @@ def rate(row):
 MOMENTS = (-1, 5, 10, 15, 20, 25, 30, 39)
 
 
+@pytest.mark.long
 def test_a_nowcast_shows_a_fall_within_its_window():
     found = readings(1, MOMENTS)
     for minute, truth in ((-1, BEFORE), (5, AFTER), (20, AFTER), (39, AFTER)):
@@ -386,6 +389,7 @@ def test_a_nowcast_shows_a_fall_within_its_window():
     assert abs(value - AFTER) < 3 * stderr
 
 
+@pytest.mark.long
 def test_its_standard_error_is_that_of_the_clicks_that_have_come():
     found = readings(1, MOMENTS)
     ratios = [

@@ -64,6 +64,7 @@ def alarmed(experiment, rng):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("experiment", [UNNAMED, NAMED])
 def test_any_arm_alarms_falsely_in_at_most_alpha_of_the_experiments(experiment):
     rng = np.random.default_rng(11)

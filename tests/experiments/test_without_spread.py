@@ -166,6 +166,7 @@ def test_the_evidence_has_a_mean_of_1_at_most():
         assert expected <= 1 + 1e-12
 
 
+@pytest.mark.long
 def test_bounds_of_equal_arms_ever_miss_in_fewer_runs_than_alpha():
     """Two of 400 looked at after every user, with a base rate that rises from 5 to 30 %."""
     chance, runs, users, alpha = np.random.default_rng(7), 400, 300, 0.2
@@ -191,6 +192,7 @@ def test_bounds_of_all_looks_are_within_those_of_each_and_move_with_the_mean():
     assert (low, high) == (moved.low[-1], moved.high[-1])
 
 
+@pytest.mark.long
 def test_bets_bound_values_as_narrowly_as_they_spread():
     alpha, values = 0.01, np.full(200, 0.475)
     low, high = mean_bounds(values, alpha)
@@ -298,6 +300,7 @@ def test_an_outage_of_all_is_told_by_a_few_users(users):
         assert state.row(metric)["verdict"] == "worse"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", [0.99, 0.9, 0.5])
 def test_an_outage_never_goes_back_from_worse(share):
     """As it grows: at 3,000 users the burn-in of 99 % begins anew."""

@@ -252,6 +252,7 @@ def exact_coverage(bounds, rates, trials):
     return float((mass[0][:, None] * mass[1][None, :] * held).sum())
 
 
+@pytest.mark.long
 def test_newcombe_keeps_its_word_for_few_positives_where_the_delta_method_does_not():
     trials, z = 600, normal(0.95)
 
@@ -269,6 +270,7 @@ def test_newcombe_keeps_its_word_for_few_positives_where_the_delta_method_does_n
     assert exact_coverage(delta, rare[0], trials) < 0.93
 
 
+@pytest.mark.long
 def test_arms_with_few_positives_are_compared_by_newcombe_at_one_look():
     """Of users of unequal activity it holds in 95 %, where the delta method does not."""
     chance, users, rates = np.random.default_rng(3), 300, (0.001, 0.0003)
@@ -287,6 +289,7 @@ def test_arms_with_few_positives_are_compared_by_newcombe_at_one_look():
     assert held[1] / runs < 0.93
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activity", ACTIVITY)
 @pytest.mark.parametrize("users", [40, 100, 300])
 def test_differences_of_few_users_hold_whatever_their_activity(activity, users):
@@ -343,6 +346,7 @@ def coverage(activity, users, rate, runs=1_000):
     return held / runs
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activity", ACTIVITY)
 @pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_intervals_of_300_users_hold_whatever_their_activity(activity, rate):
@@ -350,6 +354,7 @@ def test_intervals_of_300_users_hold_whatever_their_activity(activity, rate):
     assert ours >= 0.93
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activity", ACTIVITY)
 @pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_intervals_of_60_users_hold_nearly_as_often(activity, rate):
@@ -493,6 +498,7 @@ def benchmark():
     return module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["clicks, 10 %", "mean over slates, by user"])
 def test_watching_equal_variants_raises_few_false_alarms_where_a_z_test_raises_many(name):
     table = benchmark()
@@ -503,6 +509,7 @@ def test_watching_equal_variants_raises_few_false_alarms_where_a_z_test_raises_m
     assert naive > 0.2
 
 
+@pytest.mark.long
 def test_watching_a_fair_split_raises_few_false_alarms_where_chi_square_raises_many():
     ours, naive = benchmark().split_runs((0.5, 0.5), runs=200, users=2_000, seed=9)
     assert ours <= 0.06

@@ -67,6 +67,7 @@ def test_arrays_of_experiments_are_judged_as_one_experiment_is(cards):
     assert set(called) == set(CALLED)
 
 
+@pytest.mark.long
 def test_a_watched_scorecard_of_equal_arms_raises_few_alarms(cards):
     rows = {row["what"]: row for row in cards.false_alarms(runs=150, seed=4)}
     for card in ("six named", "four named"):
@@ -79,6 +80,7 @@ def test_a_watched_scorecard_of_equal_arms_raises_few_alarms(cards):
         assert rows[name]["first_lists"] <= 0.05
 
 
+@pytest.mark.long
 def test_planned_users_find_a_loss_of_5_percent_and_the_past_of_users_saves_half(cards):
     alpha = 0.025
     plain, adjusted = cards.plans(-0.05, alpha, seed=2, returning=True)
