@@ -130,6 +130,13 @@ _SCHEMA: Final = "read it by a profile and its schema (docs/profiles.md), or sen
 _FRAME: Final = "read it by a profile, which takes off what stands before the JSON"
 _PACKED: Final = "read it by a profile of format: messagepack, or send JSON objects"
 _ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.jsonl')"
+_REST: Final = "send the JSON alone (sed 's/^[^{]*//' takes the rest off a line)"
+# What console consumers and loggers put before a value; no JSON begins like this.
+_PREFIX: Final = (
+    rb"(?:\[[^\0-\x1f{]*[^\0-\x1f{\"\[, ]"  # [2026-01-05] INFO
+    rb"|[^\0-\x1f{\[\"](?:[^\0-\x08\n-\x1f{]*[^\s{\"])?)"  # a key and a tab
+    rb"\s*\{\s*\""
+)
 # Snowplow's enriched events as TSV begin with application, platform, and two times.
 _SNOWPLOW: Final = rb"[^\t\n]*\t[a-z]{2,4}\t[-\d:. ]*\t\d{4}-\d\d-\d\d [\d:.]+(?:\t|\Z)"
 
@@ -148,11 +155,12 @@ BYTES: Final[Sequence[tuple[Any, ...]]] = (
     (rb"\x03[\x00\x05].{16}", "Avro or JSON in AWS Glue's frame", _SCHEMA),
     (rb"[\x80-\x8f\xde\xdf]", "MessagePack", _PACKED),
     (rb"\xef\xbb\xbf", "JSON after a byte order mark (BOM)", "send UTF-8 without the mark"),
+    (_SNOWPLOW, *_by_profile("snowplow", "Snowplow (TSV)")),
+    (_PREFIX, "JSON after other text", _REST),
     (rb"[\[{]\s*\Z", "JSON over several lines", "write one event a line (jq -c)"),
     (rb"\[", "one JSON array", "write one event a line (jq -c '.[]')"),
     (rb"\"\s*\{", "JSON encoded twice", "send the object, not a text that holds it"),
     (rb"\{\s*'", "Python's repr of a dict", "write it with json.dumps"),
-    (_SNOWPLOW, *_by_profile("snowplow", "Snowplow (TSV)")),
     (rb"\w[^{]*[,\t]", "a table (CSV or TSV)", _ROWS),
 )
 """Patterns of values other than JSON objects, and their `Foreign`; the first match counts."""
