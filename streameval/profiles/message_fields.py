@@ -121,6 +121,8 @@ _SCORED: Final = re.compile(
     r"[^\s,;|:]+:-?[\d.]+(e-?\d+)?([,;| ][^\s,;|:]+:-?[\d.]+(e-?\d+)?)+"
     r"|\w+-[01]([,;| ]\w+-[01])+"  # as MIND has clicks
 )
+# The name of an object with the scores of items.
+_SCORES: Final = re.compile(rf"(scores|\b({_WORDS['items'].replace(' ', '|')}))\Z", re.IGNORECASE)
 _PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool)]
 # The number of a column, and names of columns in which items stand.
 _COLUMN: Final = re.compile(r"_?\d{1,2}\Z")
@@ -519,6 +521,9 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if path and len(value) > 1 and all(map(_NUMBER.match, value)):
         yield _numbered(value, path)
         return
+    if _are_scored(value) and _SCORES.search(path):
+        yield Told.of(f"keys({path})", "items"), [*value]
+        return
     columns = _columns_of(value, path)
     yield from columns.values()
     for name, inner in value.items():
@@ -526,13 +531,24 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
             yield from leaves_of(inner, path_of(name, path))
 
 
+def _are_scored(value: dict[str, Any]) -> bool:
+    """Tell whether the names in an object are ids with a score each: {"p1": 0.5, "p2": 0.4}."""
+    return len(value) > 1 and all(
+        type(one) is float and re.search(r"\d", name) for name, one in value.items()
+    )
+
+
 def _with_pairs(path: str, value: Any) -> tuple[str, Any]:
     """Return a path and its value, or the objects in items and a number each: [["a", 0.5]].
 
-    They may also stand in a text: a:0.5,b:0.4 or a-0 b-1. What is no list of items by its name is
-    left alone.
+    They may also stand in a text, as a:0.5,b:0.4 or a-0 b-1, or be objects: [{"a": 0.5}]. What is
+    no list of items by its name is left alone.
     """
     rows, at, steps, types = value, path, ("[0]", "[1]"), _PAIRS
+    if isinstance(value, list) and all(isinstance(one, dict) and len(one) == 1 for one in value):
+        named = [[*pair] for one in value for pair in one.items()]
+        if len({name for name, _ in named}) > 1:  # else it is a field
+            rows, steps = named, ("keys(@)[0]", "values(@)[0]")
     if isinstance(value, str) and _SCORED.fullmatch(value):
         (listed, parts), between = _in_parts(path, value), ":" if ":" in value else "-"
         rows, at = [part.split(between) for part in parts], Told.of(listed, name_of(path))

@@ -584,6 +584,9 @@ def test_what_is_no_pair_and_no_column_of_items_is_left_alone(tmp_path):
     texts = {"recs": "a:1,b:2|c:3", "shown": "a-b-0 c-d-1", "items": "10:30", "ids": [[1, 2, 3]]}
     texts["docs"] = [["mail", "a@b.c"], ["phone", "555"]]
     assert dict(leaves_of(texts, "")) == texts
+    objects = {"items": [{"score": 0.5}, {"score": 0.4}], "scores": {"recall": 0.5, "auc": 0.4}}
+    found = dict(leaves_of(objects, ""))
+    assert found == {"items": objects["items"], "scores.recall": 0.5, "scores.auc": 0.4}
 
 
 def test_a_place_that_is_always_the_same_was_not_taken(tmp_path):
@@ -605,6 +608,8 @@ def test_a_place_that_is_always_the_same_was_not_taken(tmp_path):
         ({"recs": [["a1", 0.5], ["b2", 0.4]]}, "{each: recs, item_id: '[0]'}"),
         ({"recs": "a1:0.5|b2:0.4"}, "{each: 'split(recs, '|')', item_id: 'split(@, ':')[0]'}"),
         ({"item_0": "a1", "item_1": "b2", "item_2": None}, "'[item_0, item_1, item_2][?@]'"),
+        ({"recs": [{"a1": 0.5}, {"b2": 0.4}]}, "{each: recs, item_id: 'keys(@)[0]'}"),
+        ({"scores": {"a1": 0.5, "b2": 0.4}}, "'keys(scores)'"),
         ({"slot1": {"of": "x"}, "recs": [["a1", 1], ["b2", 2]]}, "{each: recs, item_id: '[0]'}"),
     ],
 )
