@@ -211,7 +211,10 @@ def worker(
 )
 def replay(  # noqa: PLR0917  # typer passes them by name
     files: Annotated[
-        list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
+        list[str],
+        typer.Argument(
+            help="JSON lines: plain, .gz or .zst, or - for standard input; .csv, .tsv or .parquet."
+        ),
     ],
     config: Config = None,
     at: Annotated[
@@ -256,6 +259,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     from streameval.core import replay as replaying
     from streameval.evaluation.report.replay_tables import print_figures
     from streameval.experiments.words import scorecards
+    from streameval.files.event_tables import with_rows
     from streameval.files.rejected_lines import rejected_lines
 
     cards: list[Scorecard] = []
@@ -269,7 +273,7 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     with rejected_lines(rejected, foreign=native) as found, progress_bar(files) as advance:
         document = replaying.replay(
             definition,
-            files,
+            with_rows(files),
             advance,
             at=reading_time,
             sort=sort,

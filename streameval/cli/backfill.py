@@ -126,6 +126,7 @@ def _logs(
 ) -> tuple[list[Log], Sequence[str]]:
     """Return the logs to read and the gaps in them; a run that goes on keeps its first logs."""
     from streameval.backfill.logs import Extent, find_topic, of_files, of_topic
+    from streameval.files.event_tables import with_rows
 
     request: dict[str, Any] = {
         "definition": json.dumps(settings.definition().described()),
@@ -135,7 +136,7 @@ def _logs(
     }
     if files:
         work.agree(request)
-        return [of_files(files)], ()
+        return [of_files(with_rows(files))], ()
     topic = find_topic(settings, span.first_read)
     request |= {"files or topic": topic.identity, "extents": topic.extents}
     extents = [Extent(*each) for each in work.agree(request)["extents"]]

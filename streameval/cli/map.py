@@ -43,7 +43,10 @@ _TOGETHER: Final = 1_000
 
 def map_(
     files: Annotated[
-        list[str], typer.Argument(help="JSON lines: plain, .gz or .zst, or - for standard input.")
+        list[str],
+        typer.Argument(
+            help="JSON lines: plain, .gz or .zst, or - for standard input; .csv, .tsv or .parquet."
+        ),
     ],
     profile: Profile = None,
     explain: Annotated[
@@ -63,6 +66,9 @@ def map_(
     Nothing else goes to standard output; standard error says what was rejected or ignored. Exit
     code 1 if no line becomes an event.
     """
+    from streameval.files.event_tables import with_rows
+
+    files = with_rows(files)
     if init:
         values = _sample(files)
         text = draft_profile(values)
@@ -252,10 +258,8 @@ def _with_base(profile: str, messages: Sequence[bytes]) -> str:
     def unlike(text: str) -> tuple[int, int]:
         decoded, mapped = _decoder(text).take(messages)
         items = (item for one in mapped for item in (one.fields, *(one.fields.get("items") or ())))
-        found = [
-            item["position"] for item in items if isinstance(item, dict) and "position" in item
-        ]
-        return len(decoded.rejected), min(found, default=0)
+        found = [item.get("position") for item in items if isinstance(item, dict)]
+        return len(decoded.rejected), min((at for at in found if isinstance(at, int)), default=0)
 
     other = re.sub("(?<=base: )[01](?=[,}])", lambda found: str(1 - int(found[0])), profile)
     return min(profile, other, key=unlike)

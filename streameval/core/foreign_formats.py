@@ -129,7 +129,7 @@ _UNPACK: Final = "send the JSON itself (the producer's compression.type packs wh
 _SCHEMA: Final = "read it by a profile and its schema (docs/profiles.md), or send JSON objects"
 _FRAME: Final = "read it by a profile, which takes off what stands before the JSON"
 _PACKED: Final = "read it by a profile of format: messagepack, or send JSON objects"
-_ROWS: Final = "write one JSON object a line (DuckDB: COPY (FROM 'a.csv') TO 'a.jsonl')"
+_ROWS: Final = "send JSON objects; a file of rows is read where its name ends in .csv or .tsv"
 _REST: Final = "send the JSON alone (sed 's/^[^{]*//' takes the rest off a line)"
 # What console consumers and loggers put before a value; no JSON begins like this.
 _PREFIX: Final = (

@@ -179,7 +179,9 @@ def _readable_twice(names: Sequence[str], experiments: Iterable[Experiment]) -> 
             " events twice: name a file"
         )
     return [
-        InMemory.of(name, list(name.data)) if leaving and isinstance(name, InMemory) else name
+        InMemory.of(name, list(name.data))
+        if leaving and isinstance(name, InMemory) and isinstance(name.data, Iterator)
+        else name
         for name in names
     ]
 

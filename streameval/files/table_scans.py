@@ -27,6 +27,8 @@ _DELIMITERS: Final = (",", ";", "\t", "|")
 # RecBole's files are TSV too, with the type of each column behind its name.
 _TSV: Final = frozenset({".tsv", ".inter", ".item", ".user"})
 _TYPED: Final = re.compile(r":(?:token|float)(?:_seq)?\Z")
+TABLES: Final = frozenset({".parquet", ".csv", ".tsv"})
+"""How the names of files end that are tables, whoever reads them."""
 _JSON: Final = frozenset({".jsonl", ".ndjson", ".json"})
 MARK: Final = "streameval: "
 """The beginning of our own messages where DuckDB raises them."""
@@ -106,20 +108,24 @@ class TableFile:
             )
 
 
+def kind_of(file: str) -> tuple[str, str | None]:
+    """Return the end of a file's name that tells its kind, and how it is compressed."""
+    suffixes = [suffix.lower() for suffix in Path(file).suffixes]
+    packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
+    return suffixes[-2 if packed else -1] if len(suffixes) > bool(packed) else "", packed
+
+
 def table_file(connection: Any, file: str) -> TableFile:
     """Find out how to read a file, by the end of its name. Raises `InputError`."""
     if isinstance(file, InMemory):
         return _register(connection, file)
-    path = Path(file)
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
-    kind = suffixes[-2 if packed else -1] if len(suffixes) > bool(packed) else ""
-    if kind not in {".parquet", ".csv"} | _TSV | _JSON or (packed and kind == ".parquet"):
+    kind, packed = kind_of(file)
+    if kind not in TABLES | _TSV | _JSON or (packed and kind == ".parquet"):
         raise InputError(
             f"{file}: a table is a .parquet, .csv, .tsv or .jsonl file (all but the first may be"
             " .gz or .zst)"
         )
-    if not path.stat().st_size:
+    if not Path(file).stat().st_size:
         raise InputError(f"{file}: is empty")
     with reading(file):
         return _table_file(connection, file, kind, packed)
@@ -270,6 +276,8 @@ def _header(file: str, packed: str | None, delimiter: str | None) -> tuple[str, 
         raise InputError(f"{file}: is empty")
     if not first.strip():
         raise InputError(f"{file}: line 1: the first line of a table names its columns")
+    if first.lstrip().startswith("{"):
+        raise InputError(f"{file}: line 1 is JSON and names no columns: rename it to .jsonl")
     delimiter = delimiter or max(_DELIMITERS, key=first.count)
     try:
         fields = next(csv.reader([first], delimiter=delimiter))

@@ -10,18 +10,13 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
-from typing import Any, Final, Protocol, TypeAlias
-
-import msgspec
+from typing import Any, Protocol, TypeAlias
 
 from streameval.base.errors import InputError
 from streameval.base.extras import NOTEBOOK, require
 from streameval.base.in_memory import InMemory
+from streameval.files.event_tables import line_of, lines_of_rows, with_rows
 from streameval.notebook.outcome_rows import Outcomes
-
-# pandas makes floats of whole numbers where a cell of the column is missing.
-_WHOLE: Final = ("ts", "position")
-_MICROSECONDS: Final = "us"
 
 
 class Frame(Protocol):
@@ -120,9 +115,9 @@ def events_of(argument: str, given: Events | None) -> list[str]:
     if given is None:
         return []
     if isinstance(given, str | os.PathLike):
-        return [os.fspath(given)]
+        return with_rows([os.fspath(given)])
     if _is_frame(given):
-        return [InMemory.of(argument, _lines_of_table(arrow_of(argument, given)))]
+        return [InMemory.of(argument, lines_of_rows(arrow_of(argument, given)))]
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise InputError(
             f"{argument}: give paths, a frame, or events in a list, not {type(given).__name__}"
@@ -131,7 +126,7 @@ def events_of(argument: str, given: Events | None) -> list[str]:
     first = next(rest, None)
     if isinstance(first, str | os.PathLike):
         _refuse_column(argument, given)
-        return [path_of_events(argument, one) for one in chain([first], rest)]
+        return with_rows([path_of_events(argument, one) for one in chain([first], rest)])
     there: Iterable[Any] = [] if first is None else chain([first], rest)
     return [InMemory.of(argument, _lines(argument, there))]
 
@@ -148,54 +143,12 @@ def _lines(argument: str, events: Iterable[Any]) -> Iterator[bytes]:
         if isinstance(event, bytes | bytearray | memoryview):
             yield bytes(event)
         elif isinstance(event, Mapping):
-            yield _line(f"{argument}[{number}]", event)
+            yield line_of(f"{argument}[{number}]", event)
         else:
             raise InputError(
                 f"{argument}[{number}]: an event is a dict, or JSON as bytes, not"
                 f" {type(event).__name__}"
             )
-
-
-def _line(name: str, event: Mapping[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(event, enc_hook=_plain)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: cannot be written as JSON: {error}") from error
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of numpy or pandas as one of Python's own."""
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-def _lines_of_table(table: Any) -> Iterator[bytes]:
-    """Yield each row as an event; a null cell is an absent field."""
-    import pyarrow as pa
-
-    cast = pa.schema([pa.field(f.name, _event_type(table, f)) for f in table.schema])
-    for batch in table.cast(cast).to_batches(max_chunksize=1_000):
-        for row in batch.to_pylist():
-            event = {name: value for name, value in row.items() if value is not None}
-            yield _line("a row", event)
-
-
-def _event_type(table: Any, field: Any) -> Any:
-    """Return the type in which a column of events has the JSON that files have."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    kind = field.type
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp(_MICROSECONDS, kind.tz)
-    if field.name in _WHOLE and pa.types.is_floating(kind):
-        column = table.column(field.name)
-        if pc.all(pc.equal(column, pc.round(column))).as_py() is not False:
-            return pa.int64()
-    return kind
 
 
 # ------------------------------------------------------------------------------ names and instants

@@ -18,6 +18,7 @@ from streameval.profiles.message_times import (
     is_written_time,
     may_be_either,
 )
+from streameval.profiles.paths import parts_of
 
 # Names of fields, the likeliest first, without what is no letter. The last ones are German,
 # Spanish, French, Italian and Portuguese.
@@ -94,8 +95,11 @@ _UNIT: Final = re.compile(
 _AT: Final = re.compile(r"(?i:(?<=[a-z\d])_(ts|at|dt)\Z)|(?<=[a-z\d])(Ts|At|Dt|TS)\Z")
 # How long an id is that no other value is by chance.
 ID_LENGTH: Final = 4
-# A text that holds ids, with one character between them that is no blank.
-_IDS: Final = re.compile(r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*")
+# A text that holds ids, with one character between them that is no blank, or in brackets.
+_IDS: Final = re.compile(
+    r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*"
+    r"|[\[({] ?['\"]?[\w.:-]+['\"]?(([|;,] ?| )['\"]?[\w.:-]+['\"]?)* ?[\])}]"
+)
 # What a flag tells of nothing but an item.
 _TAKEN: Final = {"purchase", "cart", "like", "click"}
 # The words of the name of a place in a list, after one for what was done: clicked_index.
@@ -415,9 +419,11 @@ def ids_in(value: Any) -> set[str]:
 def parted(value: Any) -> tuple[str, list[Any]]:
     """Return the separator of a list in a text, "" without one, and the parts of a list."""
     if isinstance(value, str):
-        for separator in "|;, ":
-            if separator in value:
-                return separator, value.split(separator)
+        separator = next(
+            (one for one in "|;, " if one in value), "," if _IDS.fullmatch(value) else ""
+        )
+        if separator:
+            return separator, parts_of(value, separator)
     return "", value if isinstance(value, list) else [value]
 
 

@@ -42,10 +42,8 @@ class _Functions(Functions):  # type: ignore[misc]
 
     @signature({"types": ["string", "null"]}, {"types": ["string"]})  # type: ignore[untyped-decorator]
     def _func_split(self, text: str | None, separator: str) -> list[str] | None:
-        """Return the parts of a text without blanks, and no empty one."""
-        if text is None:
-            return None
-        return [part.strip() for part in text.split(separator or None) if part.strip()]
+        """Return the parts of a text, as `parts_of` it."""
+        return None if text is None else parts_of(text, separator)
 
     @signature({"types": []})  # type: ignore[untyped-decorator]
     def _func_from_json(self, found: Any) -> Any:
@@ -96,6 +94,21 @@ def compile_path(text: str) -> Path:
     code = Code()
     function: Path = code.function("element, message", [f"return {code.path(text)}"])
     return function
+
+
+def parts_of(text: str, separator: str) -> list[str]:
+    """Return the parts of a text, none of them empty; an empty separator is any blank.
+
+    Blanks and quotes around each go, and brackets around all: databases write {a,b} and ['a', 'b'].
+    """
+    if text[:1] + text[-1:] in {"[]", "{}", "()"}:
+        text = text[1:-1]
+    parts = (part.strip() for part in text.split(separator or None))
+    return [
+        part[1:-1] if len(part) > 1 and part[0] == part[-1] and part[0] in "'\"" else part
+        for part in parts
+        if part
+    ]
 
 
 def is_false(found: Any) -> bool:

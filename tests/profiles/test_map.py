@@ -419,7 +419,7 @@ def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(val
         (
             "a,b\n1,2\n",
             ("--init",),
-            "looks like a table (CSV or TSV): write one JSON object a line (DuckDB: COPY",
+            "looks like a table (CSV or TSV): send JSON objects; a file of rows is read",
         ),
         (
             '{\n"a": 1\n}\n',

@@ -29,6 +29,7 @@ from streameval.evaluation.request import EVENTS, FILES, Given
 from streameval.evaluation.sums import Asked, compute_figures
 from streameval.evaluation.units import UnitBatch, batch_of
 from streameval.files import locations
+from streameval.files.event_tables import with_rows
 from streameval.files.table_scans import literal
 from streameval.files.tables import connect, size
 
@@ -115,7 +116,7 @@ def _load_events(
     anyway: set[Positive] = set()
     decoder = EventDecoder.of(definition)
     rejected = 0
-    for file in files:
+    for file in with_rows(files):
         for lines in lines_of(file):
             events, refused = decoder.decode_batch(lines)
             rejected += len(refused)

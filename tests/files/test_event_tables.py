@@ -1,0 +1,201 @@
+"""Event files that are tables: the events of the same rows as JSON lines, errors in words."""
+
+import json
+from datetime import datetime
+
+import duckdb
+import pytest
+from command_line import streameval
+
+from streameval import replay
+from streameval.base import extras
+
+LISTS = [
+    {"seen": "2026-01-05 12:00:00+00", "who": "ann", "list_id": "007", "shown": ["a1", "b-2", "c"]},
+    {"seen": "2026-01-05 12:00:05+00", "who": "bob", "list_id": "8", "shown": ["d"]},
+]
+CLICKS = [
+    {"seen": "2026-01-05 12:00:09+00", "who": "ann", "list_id": "007", "clicked": "b-2"},
+    {"seen": "2026-01-05 12:00:12+00", "who": "bob", "list_id": "8", "clicked": None},
+]
+NATIVE = [
+    {
+        "type": "slate",
+        "ts": 1767614400000,
+        "user_id": "ann",
+        "request_id": "q1",
+        "items": [{"item_id": "i1", "position": 1}, {"item_id": "i2"}],
+        "variant": "A",
+    },
+    {"type": "slate", "ts": 1767614400500, "user_id": "bob", "request_id": "q2", "items": []},
+    {"type": "impression", "ts": 1767614401000, "user_id": "ann", "item_id": "i7", "position": 3},
+    {
+        "type": "feedback",
+        "ts": 1767614402000,
+        "user_id": "ann",
+        "item_id": "i2",
+        "feedback": "click",
+        "request_id": "q1",
+    },
+]
+PROFILE = """\
+rules:
+  - when: shown
+    slate:
+      ts: {from: seen, unit: auto}
+      user_id: who
+      request_id: list_id
+      items: ITEMS
+  - when: clicked
+    feedback:
+      ts: {from: seen, unit: auto}
+      user_id: who
+      request_id: list_id
+      item_id: clicked
+      kind: {const: click}
+"""
+# Lists as programs write them into a cell: the text of one, and how a profile reads it.
+CELLS = {
+    "JSON": (json.dumps, "from_json(shown)"),
+    "bars": ("|".join, "split(shown, '|')"),
+    "DuckDB": (lambda ids: f"[{', '.join(ids)}]", "split(shown, ',')"),
+    "PostgreSQL": (lambda ids: f"{{{','.join(ids)}}}", "split(shown, ',')"),
+    "pandas": (str, "split(shown, ',')"),
+    "numpy": (lambda ids: f"[{' '.join(map(repr, ids))}]", "split(shown, '')"),
+}
+
+
+def written(folder, name, rows, options="", **types):
+    """Write rows as a table by DuckDB, with the types of its columns; return the file's name."""
+    source = folder / f"{name}.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = f", columns = {types}" if types else ""
+    duckdb.sql(f"COPY (FROM read_json('{source}'{read})) TO '{folder}/{name}' {options}")
+    return name
+
+
+def mapped(folder, *names, items="shown"):
+    (folder / "mine.yaml").write_text(PROFILE.replace("ITEMS", f'"{items}"'))
+    done = streameval("map", *names, "--profile", "mine.yaml", folder=folder, text=True)
+    assert (done.returncode, done.stderr.count("rejected")) == (0, 0), done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    for event in events:
+        if isinstance(event["ts"], str):
+            event["ts"] = 1000 * int(datetime.fromisoformat(event["ts"]).timestamp())
+    return events
+
+
+@pytest.mark.parametrize(
+    ("end", "options", "cells"),
+    [
+        *(("csv", "", cells) for cells in CELLS),
+        ("CSV", "(FORMAT csv, DELIMITER ';')", "DuckDB"),
+        ("tsv", "(FORMAT csv, DELIMITER '\t')", "JSON"),
+        ("csv.gz", "", "bars"),
+        ("csv.zst", "", "bars"),
+        ("parquet", "", "bars"),
+    ],
+)
+def test_rows_are_the_events_of_the_same_rows_as_json(tmp_path, end, options, cells):
+    text, path = CELLS[cells]
+    rows = [row | {"shown": text(row["shown"])} for row in LISTS]
+    (tmp_path / "lists.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LISTS))
+    (tmp_path / "clicks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CLICKS))
+    types = {"seen": "TIMESTAMPTZ", "who": "TEXT", "list_id": "TEXT"}
+    tables = [
+        written(tmp_path, f"lists.{end}", rows, options, **types, shown="TEXT"),
+        written(tmp_path, f"clicks.{end}", CLICKS, options, **types, clicked="TEXT"),
+    ]
+    events = mapped(tmp_path, *tables, items=path)
+    assert events == mapped(tmp_path, "lists.jsonl", "clicks.jsonl")
+    assert (events[0]["request_id"], events[0]["items"]) == ("007", ["a1", "b-2", "c"])
+
+
+def test_a_draft_of_tables_is_a_profile_of_theirs(tmp_path):
+    rows = [
+        {
+            "shown_at": f"2026-01-05 12:00:{n:02}",
+            "user_id": f"u{n % 3}",
+            "request_id": f"r{n}",
+            "items": f"[{n}01, {n}02]",
+        }
+        for n in range(10, 30)
+    ]
+    clicks = [
+        {
+            "clicked_at": f"2026-01-05 12:00:{n + 5:02}",
+            "user_id": f"u{n % 3}",
+            "request_id": f"r{n}",
+            "item_id": f"{n}02",
+        }
+        for n in range(10, 30, 2)
+    ]
+    names = written(tmp_path, "lists.csv", rows), written(tmp_path, "clicks.parquet", clicks)
+    drafted = streameval("map", *names, "--init", folder=tmp_path, text=True)
+    (tmp_path / "mine.yaml").write_text(drafted.stdout)
+    arguments = ("--profile", "mine.yaml", "--sort", "--json")
+    found = json.loads(streameval("replay", *names, *arguments, folder=tmp_path).stdout)
+    assert found["events"]["accepted"] == {
+        "impression": 0,
+        "slate": 20,
+        "feedback": 10,
+    }
+
+
+@pytest.mark.parametrize("crossed_users", ["keep", "leave_out"])
+def test_our_own_events_may_be_rows_of_parquet(tmp_path, crossed_users):
+    """They are read twice where users in several arms are left out."""
+    crossed = NATIVE[0] | {"ts": 1767614405000, "request_id": "q3", "variant": "B"}
+    written(tmp_path, "events.parquet", [*NATIVE, crossed])
+    arms = {"arm": "variant", "control": "A", "crossed_users": crossed_users}
+    experiment = {"name": "e", "primary": "positives_per_impression{feedback=click}", **arms}
+    config = {"dimensions": ["variant"], "experiments": [experiment]}
+    (tmp_path / "streameval.yaml").write_text(json.dumps(config))
+    figures = [
+        json.loads(streameval("replay", name, "--json", folder=tmp_path).stdout)
+        for name in ("events.parquet.jsonl", "events.parquet")
+    ]
+    assert figures[0] == figures[1]
+    found = replay(tmp_path / "events.parquet", config=tmp_path / "streameval.yaml")
+    assert json.loads(json.dumps(found.document())) == figures[0]
+
+
+def test_a_rejected_row_is_named_by_its_line(tmp_path):
+    (tmp_path / "a.csv").write_text("type,ts\nimpression,1\nshop,2\n")
+    done = streameval("replay", "a.csv", folder=tmp_path, text=True)
+    assert done.returncode == 1
+    assert [line.partition(": ")[0] for line in done.stderr.splitlines()[1:3]] == [
+        "a.csv:2",
+        "a.csv:3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", 'ts,user_id\n1,"a\n', "a.csv: line 2: Value with unterminated quote found."),
+        ("a.csv", "ts,user\n1,a,b\n", "a.csv: line 2: 3 fields, but the first line names 2"),
+        ("a.csv", "", "a.csv: is empty"),
+        ("a.csv", "ts,user_id\n", "a.csv: no line to map"),
+        ("a.tsv", '{"ts": 1}\n', "a.tsv: line 1 is JSON and names no columns: rename it to .jsonl"),
+        ("a.parquet", "junk", "a.parquet: "),
+        ("b.csv", "", "cannot read a.csv: No such file or directory"),
+        ("a", "ts,user_id\n1,u\n", "a:1: malformed: this looks like a table (CSV or TSV): "),
+        ("a.txt", "PAR1\n", "it is a Parquet file: let its name end in .parquet"),
+    ],
+)
+def test_what_is_no_table_is_one_line(tmp_path, name, content, said):
+    (tmp_path / name).write_text(content)
+    asked = name if name[0] == "a" else "a.csv"
+    done = streameval("map", asked, "--profile", "segment", folder=tmp_path, text=True)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_duckdb_a_table_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(extras, "is_installed", lambda _: False)
+    (tmp_path / "a.csv").write_text("ts\n1\n")
+    done = streameval("map", "a.csv", "--profile", "segment", folder=tmp_path, text=True)
+    assert done.returncode == 2
+    assert "reading tables needs DuckDB, which is not installed" in done.stderr
