@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -15,6 +16,8 @@ from streameval.base.in_memory import InMemory
 _WHOLE: Final = ("ts", "position")
 _MICROSECONDS: Final = "us"
 _ROWS: Final = 1_000
+# A number, and how dates and times begin: no name of a column.
+_VALUE: Final = re.compile(r"-?\d*\.?\d+\Z|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 
 
 def with_rows(names: Sequence[str]) -> list[str]:
@@ -47,6 +50,11 @@ class _Rows:
             except OSError as error:
                 raise InputError(f"cannot read {self._name}: {error.strerror}") from error
             if table.parsed:
+                if values := [name for name in table.types if _VALUE.match(name)]:
+                    raise InputError(
+                        f"{self._name}: line 1 has values ({values[0]}) where the names of columns"
+                        " belong: write a line with their names before it"
+                    )
                 yield b""
             for batch in batches(connection.sql(f"SELECT * FROM {table.scan}")):  # noqa: S608  # quoted
                 yield from lines_of_rows(batch)

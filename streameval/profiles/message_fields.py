@@ -98,7 +98,7 @@ ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank, or in brackets.
 _IDS: Final = re.compile(
     r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*"
-    r"|[\[({] ?['\"]?[\w.:-]+['\"]?(([|;,] ?| )['\"]?[\w.:-]+['\"]?)* ?[\])}]"
+    r"|[\[({] ?(['\"]?[\w.:-]+['\"]?(([|;,] ?| )['\"]?[\w.:-]+['\"]?)*)? ?[\])}]"
 )
 # What a flag tells of nothing but an item.
 _TAKEN: Final = {"purchase", "cart", "like", "click"}
@@ -227,7 +227,9 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for leaves in group:
         for path, value in leaves.items():
             known = examples.get(path)
-            if known in (None, [], "") or (may_be_either(known) and not may_be_either(value)):
+            if known in (None, [], "", "[]", "{}") or (
+                may_be_either(known) and not may_be_either(value)
+            ):
                 examples[path] = value
     return examples
 
@@ -447,7 +449,7 @@ def lists_in_text(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     for path, value in fields.items():
         if isinstance(value, str) and _IDS.fullmatch(value) and name_of(path).endswith("s"):
             separator, parts = parted(value)
-            found.append((f"split({path}, '{separator}')", parts[0]))
+            found.append((f"split({path}, '{separator}')", next(iter(parts), "")))
     return found
 
 
@@ -519,7 +521,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         if path:
             yield _with_pairs(path, value)
             inner = read_json(value) if isinstance(value, str) else None
-            if isinstance(inner, list | dict):
+            if isinstance(inner, list | dict) and inner:
                 yield from leaves_of(inner, f"from_json({path})")
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")

@@ -142,6 +142,26 @@ def test_a_draft_of_tables_is_a_profile_of_theirs(tmp_path):
     }
 
 
+def test_lists_of_pandas_in_csv_are_drafted_also_where_some_are_empty(tmp_path):
+    rows = [
+        {
+            "user_id": f"u{n % 3}",
+            "request_id": f"r{n}",
+            "ts": 1767614400000 + n,
+            "shown_items": str([f"{n}01", f"{n}02"]),
+            "clicked_items": str([f"{n}02"] if n % 3 else []),
+        }
+        for n in range(10, 30)
+    ]
+    text = streameval("map", written(tmp_path, "a.csv", rows), "--init", folder=tmp_path, text=True)
+    (tmp_path / "mine.yaml").write_text(text.stdout)
+    done = streameval("map", "a.csv", "--profile", "mine.yaml", folder=tmp_path)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    clicks = [event for event in events if event["type"] == "feedback"]
+    assert [event["item_id"] for event in clicks] == [f"{n}02" for n in range(10, 30) if n % 3]
+    assert len(events) - len(clicks) == 20
+
+
 @pytest.mark.parametrize("crossed_users", ["keep", "leave_out"])
 def test_our_own_events_may_be_rows_of_parquet(tmp_path, crossed_users):
     """They are read twice where users in several arms are left out."""
@@ -178,6 +198,9 @@ def test_a_rejected_row_is_named_by_its_line(tmp_path):
         ("a.csv", "", "a.csv: is empty"),
         ("a.csv", "ts,user_id\n", "a.csv: no line to map"),
         ("a.tsv", '{"ts": 1}\n', "a.tsv: line 1 is JSON and names no columns: rename it to .jsonl"),
+        ("a.csv", "u1,1767614400,click\n", "a.csv: line 1 has values (1767614400) where the names"),
+        ("a.tsv", "7\tu1\n", "a.tsv: line 1 has values (7) where the names of columns belong"),
+        ("a.csv", "u,1/5/2026 1:00 PM\n", "line 1 has values (1/5/2026 1:00 PM) where the names"),
         ("a.parquet", "junk", "a.parquet: "),
         ("b.csv", "", "cannot read a.csv: No such file or directory"),
         ("a", "ts,user_id\n1,u\n", "a:1: malformed: this looks like a table (CSV or TSV): "),
