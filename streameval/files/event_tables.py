@@ -42,8 +42,9 @@ class _Rows:
 
     def __iter__(self) -> Iterator[bytes]:
         from streameval.files.table_scans import table_file
-        from streameval.files.tables import batches, connect
+        from streameval.files.tables import batches, connect, require_disk
 
+        require_disk([self._name])
         with connect(self._name) as connection:
             try:
                 table = table_file(connection, self._name)

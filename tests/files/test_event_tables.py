@@ -5,6 +5,7 @@ from datetime import datetime
 
 import duckdb
 import pytest
+import trackers
 from command_line import streameval
 
 from streameval import replay
@@ -140,6 +141,20 @@ def test_a_draft_of_tables_is_a_profile_of_theirs(tmp_path):
         "slate": 20,
         "feedback": 10,
     }
+
+
+@pytest.mark.parametrize("profile", ["ga4_export", "snowplow", "segment", "personalize"])
+def test_exports_of_trackers_may_be_rows_of_parquet(tmp_path, profile):
+    messages = [getattr(trackers, profile)(event) for event in trackers.stream(3, count=40)]
+    name = written(tmp_path, "rows.parquet", [one for one in messages if one])
+    found, wanted = (
+        json.loads(
+            streameval("replay", each, "--profile", profile, "--json", folder=tmp_path).stdout
+        )
+        for each in (name, f"{name}.jsonl")
+    )
+    assert found == wanted
+    assert found["events"]["accepted"]["feedback"] > 0
 
 
 def test_lists_of_pandas_in_csv_are_drafted_also_where_some_are_empty(tmp_path):
