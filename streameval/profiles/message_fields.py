@@ -98,7 +98,7 @@ ID_LENGTH: Final = 4
 # A text that holds ids, with one character between them that is no blank, or in brackets.
 _IDS: Final = re.compile(
     r"[\w.:-]+([|;,])[\w.:-]+(\1[\w.:-]+)*"
-    r"|[\[({] ?(['\"]?[\w.:-]+['\"]?(([|;,] ?| )['\"]?[\w.:-]+['\"]?)*)? ?[\])}]"
+    r"|[\[({] ?(['\"]?[\w.:-]+['\"]?((, ?| )['\"]?[\w.:-]+['\"]?)*)? ?[\])}]"
 )
 # What a flag tells of nothing but an item.
 _TAKEN: Final = {"purchase", "cart", "like", "click"}

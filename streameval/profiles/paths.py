@@ -81,6 +81,7 @@ class _Functions(Functions):  # type: ignore[misc]
         return [numbered[place] for place in found]
 
 
+_BRACKETED: Final = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|\([^()]*\)", re.DOTALL)
 _FALSE: Final[tuple[Any, ...]] = (0, None, "", "0", "false", "f", "no", "n", [], {})
 _OPTIONS: Final = jmespath.Options(custom_functions=_Functions())
 
@@ -99,9 +100,10 @@ def compile_path(text: str) -> Path:
 def parts_of(text: str, separator: str) -> list[str]:
     """Return the parts of a text, none of them empty; an empty separator is any blank.
 
-    Blanks and quotes around each go, and brackets around all: databases write {a,b} and ['a', 'b'].
+    Blanks and quotes around each go. So do brackets around all that a comma or a blank separates:
+    databases write {a,b} and ['a', 'b'].
     """
-    if text[:1] + text[-1:] in {"[]", "{}", "()"}:
+    if separator.strip() in {"", ","} and _BRACKETED.fullmatch(text):
         text = text[1:-1]
     parts = (part.strip() for part in text.split(separator or None))
     return [

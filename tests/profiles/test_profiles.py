@@ -1145,11 +1145,18 @@ def test_a_text_may_say_of_each_item_whether_it_was_clicked():
 def test_a_list_may_have_come_as_a_text():
     """Ids with something between, and JSON; what is no such text is rejected."""
     texts = {"ids": " a|b ||c", "lines": "a \n b\tc", "rows": '[{"id": "a"}, {"id": 2}]', "n": 7}
+    texts["pandas"] = str(["a", "b c"])
     texts["deep"] = "[" * 100_000
     for path, wanted in {
         "split(ids, '|')": ("a", "b", "c"),
         "split(lines, '')": ("a", "b", "c"),
         "split(ids, '||')[1:]": ("c",),
+        "split('{a,b}', ',')": ("a", "b"),
+        "split(pandas, ',')": ("a", "b c"),
+        "split('(a b)', '')": ("a", "b"),
+        "split('{a}|{b}', '|')": ("{a}", "{b}"),
+        "split('{a},{b}', ',')": ("{a}", "{b}"),
+        "split('{a}', '|')": ("{a}",),
         "from_json(rows)[*].id": ("a", "2"),
         "from_json(from_json('[[5]]'))[0]": ("5",),
         "split(none, '|') || from_json(rows)[].id": ("a", "2"),
