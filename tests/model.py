@@ -317,6 +317,7 @@ class Member:
         await self.gate()
         await asyncio.sleep(self.rng.uniform(0, 0.1))
         await self.gate()
+        return 0
 
     async def commit(self, _offsets):
         await self.gate()
