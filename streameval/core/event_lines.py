@@ -8,7 +8,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -96,7 +96,10 @@ def _bare(line: bytes) -> bytes:
 def open_lines(name: str) -> Iterator[tuple[Iterator[bytes], Callable[[], int], int]]:
     """Yield the lines of a file, a function for the bytes read, and its size."""
     if isinstance(name, InMemory):
-        yield map(_bare, name.data), lambda: 0, 0
+        size = 0
+        with suppress(OSError, ValueError):  # it is no file, and the rows of one say what is wrong
+            size = Path(name).stat().st_size
+        yield map(_bare, name.data), lambda: 0, size
         return
     if name == STDIN:
         yield _lines(name, sys.stdin.buffer), lambda: 0, 0
