@@ -11,6 +11,7 @@ import msgspec
 
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
+from streameval.base.paths import TABLES, kind_of
 
 # pandas makes floats of whole numbers where a cell of the column is missing.
 _WHOLE: Final = ("ts", "position")
@@ -22,16 +23,12 @@ _VALUE: Final = re.compile(r"-?\d*\.?\d+\Z|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 
 def with_rows(names: Sequence[str]) -> list[str]:
     """Return the names of event files; a table's has its rows as lines, read anew each time."""
-    tables = {name for name in names if not isinstance(name, InMemory) and _is_table(name)}
-    return [InMemory.of(name, _Rows(name)) if name in tables else name for name in names]
-
-
-def _is_table(name: str) -> bool:
-    if "." not in name:
-        return False  # DuckDB is not looked for
-    from streameval.files.table_scans import TABLES, kind_of
-
-    return kind_of(name)[0] in TABLES
+    return [
+        InMemory.of(name, _Rows(name))
+        if kind_of(name)[0] in TABLES and not isinstance(name, InMemory)
+        else name
+        for name in names
+    ]
 
 
 class _Rows:

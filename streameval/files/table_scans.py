@@ -21,14 +21,12 @@ import pyarrow as pa
 from streameval.base.encodings import NOT_UTF8, is_wide
 from streameval.base.errors import InputError
 from streameval.base.in_memory import InMemory
+from streameval.base.paths import COMPRESSIONS, TABLES, kind_of
 
-_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # RecBole's files are TSV too, with the type of each column behind its name.
 _TSV: Final = frozenset({".tsv", ".inter", ".item", ".user"})
 _TYPED: Final = re.compile(r":(?:token|float)(?:_seq)?\Z")
-TABLES: Final = frozenset({".parquet", ".csv", ".tsv"})
-"""How the names of files end that are tables, whoever reads them."""
 _JSON: Final = frozenset({".jsonl", ".ndjson", ".json"})
 MARK: Final = "streameval: "
 """The beginning of our own messages where DuckDB raises them."""
@@ -108,13 +106,6 @@ class TableFile:
             )
 
 
-def kind_of(file: str) -> tuple[str, str | None]:
-    """Return the end of a file's name that tells its kind, and how it is compressed."""
-    suffixes = [suffix.lower() for suffix in Path(file).suffixes]
-    packed = _COMPRESSIONS.get(suffixes[-1]) if suffixes else None
-    return suffixes[-2 if packed else -1] if len(suffixes) > bool(packed) else "", packed
-
-
 def table_file(connection: Any, file: str) -> TableFile:
     """Find out how to read a file, by the end of its name. Raises `InputError`."""
     if isinstance(file, InMemory):
@@ -176,7 +167,7 @@ def reading(file: str) -> Iterator[None]:
 
 def _first_broken_line(file: str) -> str:
     """Find the line of a file that is not JSON; DuckDB counts lines in several ways."""
-    packed = _COMPRESSIONS.get(Path(file).suffix.lower())
+    packed = COMPRESSIONS.get(Path(file).suffix.lower())
     with pa.input_stream(file, compression=packed) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
             if number == 1 and is_wide(line):

@@ -1,6 +1,7 @@
 """Event files that are tables: the events of the same rows as JSON lines, errors in words."""
 
 import json
+import sys
 from datetime import datetime
 
 import duckdb
@@ -229,6 +230,19 @@ def test_what_is_no_table_is_one_line(tmp_path, name, content, said):
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_what_reads_tables_only_they_need_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in [name for name in sys.modules if name.startswith("streameval.files.table")]:
+        monkeypatch.delitem(sys.modules, name)
+    written(tmp_path, "a.b", NATIVE, "(FORMAT parquet)")
+    done = streameval("replay", "a.b.jsonl", folder=tmp_path, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "a.csv").write_text("ts\n1\n")
+    done = streameval("replay", "a.csv", folder=tmp_path, text=True)
+    assert done.returncode == 2
+    assert "needs pyarrow, which is not installed: pip install" in done.stderr
 
 
 def test_without_duckdb_a_table_says_what_to_install(tmp_path, monkeypatch):
