@@ -11,6 +11,7 @@ from command_line import streameval
 
 from streameval import replay
 from streameval.base import extras
+from streameval.files.event_tables import with_rows
 
 LISTS = [
     {"seen": "2026-01-05 12:00:00+00", "who": "ann", "list_id": "007", "shown": ["a1", "b-2", "c"]},
@@ -142,6 +143,24 @@ def test_a_draft_of_tables_is_a_profile_of_theirs(tmp_path):
         "slate": 20,
         "feedback": 10,
     }
+
+
+def test_cells_of_parquet_are_what_json_has(tmp_path):
+    cells = {
+        "TIMESTAMP_NS '2026-01-05 12:00:00.123456789'": "2026-01-05T12:00:00.123456",
+        "TIMESTAMPTZ '2026-01-05 12:00:00+00'": "2026-01-05T12:00:00Z",
+        "DATE '2026-01-05'": "2026-01-05",
+        "MAP {'list': 'l1'}": {"list": "l1"},
+        "[{'id': 7, 'tags': ['a']}]": [{"id": 7, "tags": ["a"]}],
+        "12.50::DECIMAL(10, 2)": "12.50",
+        "12345678901234567890::UBIGINT": 12345678901234567890,
+        "'x'::ENUM('x', 'y')": "x",
+    }
+    named = ", ".join(f"{cell} AS c{number}" for number, cell in enumerate(cells))
+    duckdb.sql(f"COPY (SELECT NULL AS none, {named}) TO '{tmp_path}/a.parquet'")
+    (name,) = with_rows([f"{tmp_path}/a.parquet"])
+    (line,) = name.data
+    assert list(json.loads(line).values()) == list(cells.values())
 
 
 @pytest.mark.parametrize("profile", ["ga4_export", "snowplow", "segment", "personalize"])
