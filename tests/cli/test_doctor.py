@@ -394,7 +394,7 @@ def test_keys_of_kafka_that_no_client_takes_hide_nothing_of_redis(tmp_path):
     assert "no certificates in PEM" in findings["kafka"]["message"]
     said = findings["redis"]["message"]
     assert "No master found for 'master'" in said
-    assert len(said) < 300  # redis-py writes out its clients
+    assert len(said) < 400  # redis-py writes out its clients, and 5.1 their errors
 
 
 @pytest.mark.servers
