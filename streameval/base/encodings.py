@@ -22,7 +22,7 @@ def is_wide(start: bytes) -> bool:
 
 _BINARY: Final = {
     b"PAR1": "a Parquet file: let its name end in .parquet",
-    b"Obj\x01": "an Avro file: write its records as JSON lines (fastavro a.avro > a.jsonl)",
+    b"Obj\x01": "an Avro file: let its name end in .avro",
     b"PK\x03\x04": "a zip archive: unpack it before (unzip)",
     b"\x1f\x8b": "packed by gzip: let its name end in .gz, or unpack it before (gzip -dc)",
     b"BZh": "packed by bzip2: unpack it before (bzip2 -dc)",

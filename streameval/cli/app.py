@@ -213,7 +213,8 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     files: Annotated[
         list[str],
         typer.Argument(
-            help="JSON lines: plain, .gz or .zst, or - for standard input; .csv, .tsv or .parquet."
+            help="JSON lines: plain, .gz or .zst, or - for standard input; or rows: .csv, .tsv,"
+            " .parquet, .avro."
         ),
     ],
     config: Config = None,

@@ -45,7 +45,8 @@ def map_(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="JSON lines: plain, .gz or .zst, or - for standard input; .csv, .tsv or .parquet."
+            help="JSON lines: plain, .gz or .zst, or - for standard input; or rows: .csv, .tsv,"
+            " .parquet, .avro."
         ),
     ],
     profile: Profile = None,

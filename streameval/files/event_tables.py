@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from streameval.base.errors import InputError
+from streameval.base.extras import require
 from streameval.base.in_memory import InMemory
 from streameval.base.paths import TABLES, kind_of
+from streameval.profiles.binary_values import as_json
 
 # pandas makes floats of whole numbers where a cell of the column is missing.
 _WHOLE: Final = ("ts", "position")
@@ -24,38 +27,60 @@ _VALUE: Final = re.compile(r"-?\d*\.?\d+\Z|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 def with_rows(names: Sequence[str]) -> list[str]:
     """Return the names of event files; a table's has its rows as lines, read anew each time."""
     return [
-        InMemory.of(name, _Rows(name))
-        if kind_of(name)[0] in TABLES and not isinstance(name, InMemory)
+        InMemory.of(name, _Rows(name, read))
+        if (read := _READERS.get(kind_of(name)[0])) and not isinstance(name, InMemory)
         else name
         for name in names
     ]
 
 
 class _Rows:
-    """The rows of a table file, each a JSON object; before those of a text stands its header."""
+    """The rows of a file, each a JSON object."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, read: Callable[[str], Iterator[bytes]]) -> None:
+        self._name, self._read = name, read
 
     def __iter__(self) -> Iterator[bytes]:
-        from streameval.files.table_scans import table_file
-        from streameval.files.tables import batches, connect, require_disk
+        try:
+            yield from self._read(self._name)
+        except OSError as error:
+            raise InputError(f"cannot read {self._name}: {error.strerror or error}") from error
 
-        require_disk([self._name])
-        with connect(self._name) as connection:
-            try:
-                table = table_file(connection, self._name)
-            except OSError as error:
-                raise InputError(f"cannot read {self._name}: {error.strerror}") from error
-            if table.parsed:
-                if values := [name for name in table.types if _VALUE.match(name)]:
-                    raise InputError(
-                        f"{self._name}: line 1 has values ({values[0]}) where the names of columns"
-                        " belong: write a line with their names before it"
-                    )
-                yield b""
-            for batch in batches(connection.sql(f"SELECT * FROM {table.scan}")):  # noqa: S608  # quoted
-                yield from lines_of_rows(batch)
+
+def _of_table(name: str) -> Iterator[bytes]:
+    """Yield the rows of a table; before those of a text stands its header, as an empty line."""
+    from streameval.files.table_scans import table_file
+    from streameval.files.tables import batches, connect, require_disk
+
+    require_disk([name])
+    with connect(name) as connection:
+        table = table_file(connection, name)
+        if table.parsed:
+            if values := [column for column in table.types if _VALUE.match(column)]:
+                raise InputError(
+                    f"{name}: line 1 has values ({values[0]}) where the names of columns belong:"
+                    " write a line with their names before it"
+                )
+            yield b""
+        for batch in batches(connection.sql(f"SELECT * FROM {table.scan}")):  # noqa: S608  # quoted
+            yield from lines_of_rows(batch)
+
+
+def _of_avro(name: str) -> Iterator[bytes]:
+    """Yield the records of a file in Avro."""
+    require("a file in Avro", "fastavro", "avro")
+    import fastavro
+
+    with Path(name).open("rb") as file:
+        try:
+            for record in fastavro.reader(file):
+                yield line_of(name, as_json(record))
+        except (ValueError, TypeError, KeyError, EOFError, IndexError) as error:
+            why = str(error).partition("\n")[0] or type(error).__name__
+            raise InputError(f"{name}: cannot be read as Avro: {why}") from error
+
+
+_READERS: Final = dict.fromkeys(TABLES, _of_table) | {".avro": _of_avro}
 
 
 def lines_of_rows(rows: Any) -> Iterator[bytes]:

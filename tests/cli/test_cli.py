@@ -546,7 +546,7 @@ def test_a_folder_is_no_file(tmp_path):
     ("content", "cure"),
     [
         (b"PAR1\x15\n\x15", "is a Parquet file: let its name end in .parquet"),
-        (b"Obj\x01\x04\n", "is an Avro file: write its records as JSON lines"),
+        (b"Obj\x01\x04\n", "is an Avro file: let its name end in .avro"),
         (b"PK\x03\x04\n", "is a zip archive: unpack it"),
         (bz2.compress(b"{}"), "is packed by bzip2: unpack it before (bzip2 -dc)"),
         (lzma.compress(b"{}"), "is packed by xz: unpack it before (xz -dc)"),

@@ -5,6 +5,7 @@ import sys
 from datetime import datetime
 
 import duckdb
+import fastavro
 import pytest
 import trackers
 from command_line import streameval
@@ -161,6 +162,30 @@ def test_cells_of_parquet_are_what_json_has(tmp_path):
     (name,) = with_rows([f"{tmp_path}/a.parquet"])
     (line,) = name.data
     assert list(json.loads(line).values()) == list(cells.values())
+
+
+def test_records_of_avro_are_rows(tmp_path):
+    text = {"type": "array", "items": "string"}
+    at = {"type": "long", "logicalType": "timestamp-micros"}
+    fields = {"seen": at, "who": "string", "list_id": "string", "shown": ["null", text]}
+    schema = {
+        "type": "record",
+        "name": "row",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }
+    rows = [row | {"seen": datetime.fromisoformat(row["seen"])} for row in LISTS]
+    for codec in ("null", "deflate"):
+        with (tmp_path / f"{codec}.avro").open("wb") as file:
+            fastavro.writer(file, schema, rows, codec=codec)
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LISTS))
+    wanted = mapped(tmp_path, "a.jsonl")
+    assert mapped(tmp_path, "null.avro") == mapped(tmp_path, "deflate.avro") == wanted
+    whole = (tmp_path / "null.avro").read_bytes()
+    for number, damaged in enumerate((b"", b"junk", whole[:30], whole[:-5], whole + b"more")):
+        (tmp_path / "b.avro").write_bytes(damaged)
+        done = streameval("map", "b.avro", "--profile", "mine.yaml", folder=tmp_path, text=True)
+        assert done.returncode == 2, number
+        assert done.stderr.startswith("streameval: b.avro: cannot be read as Avro: "), number
 
 
 @pytest.mark.parametrize("profile", ["ga4_export", "snowplow", "segment", "personalize"])
