@@ -12,6 +12,7 @@ import msgspec
 from streameval.core.foreign_formats import OURS, format_of
 from streameval.profiles.envelopes import ENVELOPE, of_text, unwrap
 from streameval.profiles.message_fields import (
+    columns_of_lists,
     examples_of,
     leaves_of,
     lists_of_items,
@@ -88,15 +89,19 @@ def _in_fields(values: Sequence[bytes]) -> tuple[str, list[Any]]:
     """Return the path of messages within most values, and the messages; ("", []) without.
 
     A text is one if it is an object, and an object if a tracker that is known wrote it. A list may
-    have several such objects.
+    have several such texts or objects.
     """
     found: dict[str, list[list[Any]]] = {}
     for value in values:
         message = read_json(value)
-        for path, each in leaves_of(message, ""):
-            inner = of_text(each) if isinstance(each, str) else None
-            if isinstance(inner, dict):
-                found.setdefault(path, []).append([msgspec.json.encode(inner).decode()])
+        leaves = dict(leaves_of(message, ""))
+        texts = {path: [each] for path, each in leaves.items() if isinstance(each, str)}
+        texts |= {path.removesuffix("[]."): each for path, each in columns_of_lists(leaves)}
+        for path, each in texts.items():
+            if (inner := [*map(of_text, each)]) and all(isinstance(one, dict) for one in inner):
+                found.setdefault(path, []).append(
+                    [msgspec.json.encode(one).decode() for one in inner]
+                )
         if not _is_known(message):
             for path, parts in _parts(message):
                 if all(map(_is_known, parts[:1])):

@@ -103,7 +103,7 @@ def unwrap(value: Any, form: str, depth: int = 0, *, keep: bool = False) -> Iter
             data = _unpack(value["data_base64"])
             if data is None:
                 raise ValueError("data_base64 holds none")
-        elif isinstance(data, str):
+        else:
             data = of_text(data)
         messages = unwrap(data, form, depth + 1, keep=keep)
         around = {name: each for name, each in value.items() if name not in _HELD}
@@ -144,8 +144,10 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def of_text(text: str) -> Any:
-    """Return the JSON that a text holds, also an object in base64; else the text."""
+def of_text(text: Any) -> Any:
+    """Return the JSON that a text holds, also an object in base64; else the value."""
+    if not isinstance(text, str):
+        return text
     try:
         return _decode(text.encode())
     except (msgspec.DecodeError, RecursionError):

@@ -196,7 +196,7 @@ class Mapping:
             (found for path in self._unwrap if (found := path(message, message)) is not None),
             message,
         )
-        found = of_text(inner) if isinstance(inner, str) else inner  # JSON within JSON
+        found = [*map(of_text, inner)] if isinstance(inner, list) else of_text(inner)
         if not self._keep or inner is message:
             return found
         return within({name: each for name, each in message.items() if each is not inner}, found)

@@ -150,6 +150,11 @@ DELIVERIES = {
     "Logstash": lambda one: {"@timestamp": "2026-01-05T12:00:03Z", "message": text(one)},
     "Kinesis": lambda one: {"kinesis": {"partitionKey": "k", "data": in_base64(one)}},
     "Pub/Sub": lambda one: {"message": {"data": in_base64(one), "messageId": "1"}},
+    "Kinesis to Lambda": lambda one: {
+        "Records": [{"kinesis": {"partitionKey": "k", "data": in_base64(one)}, "eventID": "s:1"}]
+    },
+    "SQS to Lambda": lambda one: {"Records": [{"messageId": "1", "body": text(one)}]},
+    "texts in a list": lambda one: {"sent": AT + 3, "events": [text(one)]},
 }
 
 
@@ -178,10 +183,18 @@ def test_a_draft_finds_the_message_within(delivery, tmp_path):
             assert event.items == tuple(ITEMS)
 
 
+@pytest.mark.parametrize("write", [text, in_base64, dict])
+def test_a_list_within_an_envelope_is_several_messages(write, tmp_path):
+    batches = [[*map(write, MESSAGES[at : at + 5])] for at in range(0, len(MESSAGES), 5)]
+    events = events_by_a_draft([{"of": {"all": batch}} for batch in batches], tmp_path)
+    assert [event.request_id for event in events] == [one["requestId"] for one in MESSAGES]
+
+
 AROUND = {
     "a field of any name": lambda one: {"received": "2026-01-05T12:00:03Z", "id": "7", "what": one},
     "objects in objects": lambda one: {"topic": "t", "offset": 3, "it": {"n": 1, "was": one}},
     "a list of any name": lambda one: {"sent": "2026-01-05T12:00:03Z", "all": [one]},
+    "texts of JSON in a list": lambda one: {"sent": "2026-01-05T12:00:03Z", "all": [text(one)]},
     "CloudEvents in Kafka Connect's JSON": lambda one: {
         "schema": {"type": "struct"},
         "payload": {"specversion": "1.0", "id": "1", "source": "/", "type": "t", "data": one},
