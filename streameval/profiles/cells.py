@@ -27,6 +27,7 @@ class CellError(ValueError):
 _PER_MS: Final = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _PLAIN: Final = Take.model_validate({"from": "ts"})
 _LONGEST: Final = 30
+_EXACT: Final = 1 << 53
 _IS_TEXT: Final = "found.__class__ is str and found"
 _NUMBER: Final = re.compile(r"-?\d{1,30}(\.\d{1,30})?([eE][-+]?\d{1,3})?\Z", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])([01]\d|2[0-3]):?([0-5]\d)\Z", re.ASCII)
@@ -92,13 +93,16 @@ def _short_way_of_time(take: Take) -> tuple[str, str, bool]:
 
 
 def text(value: Any) -> str:
-    """Return an id or a label as text; a whole number is written in digits."""
+    """Return an id or a label as text; a whole number is written in digits, also one like 7.0."""
     if value.__class__ is str:
         return value
     if value.__class__ is bool:
         return "true" if value else "false"
     if value.__class__ is int:
         return str(value)
+    # pandas makes floats of a column that lacks some; beyond 2⁵³ two numbers may have one float.
+    if value.__class__ is float and value.is_integer() and abs(value) < _EXACT:
+        return str(int(value))
     if isinstance(value, list | dict):
         raise CellError(f"is {value_in_words(value)}, and a text is wanted")
     raise CellError(f"is {value!r}, a number with a fraction, and a text is wanted")

@@ -6,6 +6,7 @@ from datetime import datetime
 
 import duckdb
 import fastavro
+import pandas as pd
 import pytest
 import trackers
 from command_line import streameval
@@ -220,6 +221,35 @@ def test_lists_of_pandas_in_csv_are_drafted_also_where_some_are_empty(tmp_path):
     clicks = [event for event in events if event["type"] == "feedback"]
     assert [event["item_id"] for event in clicks] == [f"{n}02" for n in range(10, 30) if n % 3]
     assert len(events) - len(clicks) == 20
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_ids_that_pandas_made_floats_are_the_numbers_they_were(tmp_path, name):
+    """It does so where cells of the column are missing: 4002 is 4002.0, or is in no list."""
+    user = {"user_id": 7, "request_id": "r1"}
+    rows = [
+        user | {"kind": "shown", "ts": 1767614400000, "items": "[4001, 4002]"},
+        user | {"kind": "click", "ts": 1767614405000, "item_id": 4002},
+        user | {"kind": "click", "ts": 1767614406000, "item_id": 4001, "ratio": 0.5},
+    ]
+    frame = pd.DataFrame(rows)
+    frame.to_csv(tmp_path / name) if name.endswith("csv") else frame.to_parquet(tmp_path / name)
+    drafted = streameval("map", name, "--init", folder=tmp_path, text=True)
+    (tmp_path / "mine.yaml").write_text(drafted.stdout)
+    done = streameval("map", name, "--profile", "mine.yaml", folder=tmp_path)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found[0]["items"] == ["4001", "4002"]
+    assert [event["item_id"] for event in found[1:]] == ["4002", "4001"]
+
+
+def test_numbers_like_7_0_stay_in_a_column_without_gaps(tmp_path):
+    (tmp_path / "a.csv").write_text("id,version,ratio\n1.0,1.0,1.5\n,2.0,2.0\n3.0,3.0,\n")
+    (name,) = with_rows([f"{tmp_path}/a.csv"])
+    assert [json.loads(line) for line in name.data if line] == [
+        {"id": "1", "version": "1.0", "ratio": "1.5"},
+        {"version": "2.0", "ratio": "2.0"},
+        {"id": "3", "version": "3.0"},
+    ]
 
 
 @pytest.mark.parametrize("crossed_users", ["keep", "leave_out"])

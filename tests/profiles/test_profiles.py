@@ -712,6 +712,7 @@ CLICK = {"e": "c", "ts": NOON, "u": "u", "i": "i"}
         (with_fields(), CLICK | {"i": ""}, "`item_id`: i is empty"),
         (with_fields(), CLICK | {"i": ["a"]}, "`item_id`: i is a list, and a text is wanted"),
         (with_fields(), CLICK | {"i": 1.5}, "`item_id`: i is 1.5, a number with a fraction"),
+        (with_fields(), CLICK | {"i": 2.0**53}, "`item_id`: i is 9007199254740992.0, a number"),
         (with_fields(), CLICK | {"ts": SECONDS}, "RFC 3339 is wanted: write unit: s"),
         (
             with_fields(),
