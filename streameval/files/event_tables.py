@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -63,37 +63,31 @@ def _of_table(name: str) -> Iterator[bytes]:
                     " write a line with their names before it"
                 )
             yield b""
-        whole: Sequence[str] | None = None
-        for batch in batches(connection.sql(f"SELECT * FROM {table.scan}")):  # noqa: S608  # quoted
-            if whole is None:
-                whole = _written_as_floats(batch) if table.parsed else ()
-            yield from lines_of_rows(_without_zeros(batch, whole))
+        found = batches(connection.sql(f"SELECT * FROM {table.scan}"))  # noqa: S608  # quoted
+        for rows in _without_zeros(found) if table.parsed else found:
+            yield from lines_of_rows(rows)
 
 
-def _written_as_floats(rows: Any) -> list[str]:
-    """Return the columns of texts like 7.0: pandas makes floats of numbers where some are missing.
+def _without_zeros(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield batches of texts, with 7 for 7.0 in a column that pandas made floats of.
 
-    The first rows tell, for all: a later 7.0 is the same id.
+    It does so where numbers are missing. The first batch with numbers tells it for all later ones.
     """
     import pyarrow.compute as pc
 
-    return [
-        name
-        for name in rows.schema.names
-        if 0 < rows.column(name).null_count < rows.num_rows
-        and pc.all(pc.match_substring_regex(rows.column(name), _FLOAT)).as_py()
-    ]
-
-
-def _without_zeros(rows: Any, names: Sequence[str]) -> Any:
-    """Return rows whose texts in some columns are 7 for 7.0."""
-    import pyarrow.compute as pc
-
-    for name in names:
-        at = rows.schema.get_field_index(name)
-        texts = pc.replace_substring_regex(rows.column(at), r"\.0$", "")
-        rows = rows.set_column(at, name, texts)
-    return rows
+    gaps, are_floats = set[str](), dict[str, bool]()
+    for rows in batches:
+        whole = rows
+        for at, name in enumerate(rows.schema.names):
+            texts = rows.column(at)
+            if texts.null_count:
+                gaps.add(name)
+            if name not in are_floats and texts.null_count < len(texts):
+                matches = pc.match_substring_regex(texts, _FLOAT)
+                are_floats[name] = name in gaps and pc.all(matches).as_py()
+            if are_floats.get(name):
+                whole = whole.set_column(at, name, pc.replace_substring_regex(texts, r"\.0$", ""))
+        yield whole
 
 
 def _of_avro(name: str) -> Iterator[bytes]:

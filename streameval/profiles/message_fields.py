@@ -125,6 +125,7 @@ _SCORED: Final = re.compile(
     r"[^\s,;|:]+:-?[\d.]+(e-?\d+)?([,;| ][^\s,;|:]+:-?[\d.]+(e-?\d+)?)+"
     r"|\w+-[01]([,;| ]\w+-[01])+"  # as MIND has clicks
 )
+_DIGIT: Final = re.compile(r"\d")
 # The name of an object with the scores of items.
 _SCORES: Final = re.compile(rf"(scores|\b({_WORDS['items'].replace(' ', '|')}))\Z", re.IGNORECASE)
 _PAIRS: Final = [[one, number] for one in (str, int) for number in (int, float, bool)]
@@ -541,9 +542,8 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 def _are_scored(value: dict[str, Any]) -> bool:
     """Tell whether the names in an object are ids with a score each: {"p1": 0.5, "p2": 0.4}."""
-    return len(value) > 1 and all(
-        type(one) is float and re.search(r"\d", name) for name, one in value.items()
-    )
+    types = {*map(type, value.values())}  # JavaScript writes 1 for 1.0
+    return len(value) > 1 and types in ({float}, {float, int}) and all(map(_DIGIT.search, value))
 
 
 def _with_pairs(path: str, value: Any) -> tuple[str, Any]:

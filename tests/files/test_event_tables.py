@@ -13,6 +13,7 @@ from command_line import streameval
 
 from streameval import replay
 from streameval.base import extras
+from streameval.files import tables
 from streameval.files.event_tables import with_rows
 
 LISTS = [
@@ -250,6 +251,15 @@ def test_numbers_like_7_0_stay_in_a_column_without_gaps(tmp_path):
         {"version": "2.0", "ratio": "2.0"},
         {"id": "3", "version": "3.0"},
     ]
+
+
+def test_the_first_numbers_of_a_column_tell_for_a_file_of_any_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BATCH_ROWS", 2048)
+    shown = "shown,\n" * 5000
+    (tmp_path / "a.csv").write_text(f"kind,item\n{shown}click,7.0\n{shown}click,8.0\nclick,9.5\n")
+    (name,) = with_rows([f"{tmp_path}/a.csv"])
+    items = [json.loads(line).get("item") for line in name.data if line]
+    assert [item for item in items if item] == ["7", "8", "9.5"]
 
 
 @pytest.mark.parametrize("crossed_users", ["keep", "leave_out"])

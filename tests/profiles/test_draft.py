@@ -609,7 +609,7 @@ def test_a_place_that_is_always_the_same_was_not_taken(tmp_path):
         ({"recs": "a1:0.5|b2:0.4"}, "{each: 'split(recs, '|')', item_id: 'split(@, ':')[0]'}"),
         ({"item_0": "a1", "item_1": "b2", "item_2": None}, "'[item_0, item_1, item_2][?@]'"),
         ({"recs": [{"a1": 0.5}, {"b2": 0.4}]}, "{each: recs, item_id: 'keys(@)[0]'}"),
-        ({"scores": {"a1": 0.5, "b2": 0.4}}, "'keys(scores)'"),
+        ({"scores": {"a1": 1, "b2": 0.4}}, "'keys(scores)'"),
         ({"slot1": {"of": "x"}, "recs": [["a1", 1], ["b2", 2]]}, "{each: recs, item_id: '[0]'}"),
     ],
 )
