@@ -213,8 +213,8 @@ def replay(  # noqa: PLR0917  # typer passes them by name
     files: Annotated[
         list[str],
         typer.Argument(
-            help="JSON lines: plain, .gz or .zst, or - for standard input; or rows: .csv, .tsv,"
-            " .parquet, .avro."
+            help="JSON: plain, .gz or .zst, or - for standard input; rows: .csv, .tsv, .parquet,"
+            " .avro; or folders of such files."
         ),
     ],
     config: Config = None,
@@ -271,10 +271,11 @@ def replay(  # noqa: PLR0917  # typer passes them by name
         return {"experiments": rows, "splits": [card.split for card in cards]}
 
     native = settings.profile is None
-    with rejected_lines(rejected, foreign=native) as found, progress_bar(files) as advance:
+    names = with_rows(files)
+    with rejected_lines(rejected, foreign=native) as found, progress_bar(names) as advance:
         document = replaying.replay(
             definition,
-            with_rows(files),
+            names,
             advance,
             at=reading_time,
             sort=sort,

@@ -45,8 +45,8 @@ def map_(
     files: Annotated[
         list[str],
         typer.Argument(
-            help="JSON lines: plain, .gz or .zst, or - for standard input; or rows: .csv, .tsv,"
-            " .parquet, .avro."
+            help="JSON: plain, .gz or .zst, or - for standard input; rows: .csv, .tsv, .parquet,"
+            " .avro; or folders of such files."
         ),
     ],
     profile: Profile = None,

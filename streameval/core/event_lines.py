@@ -1,9 +1,15 @@
-"""Lines of event files: plain, gzip, zstd, standard input, or rows in memory."""
+"""Lines of event files: plain, gzip, zstd, standard input, or rows in memory.
+
+A file may also be one JSON array, or values that take several lines or stand on one: each value is
+a line then.
+"""
 
 from __future__ import annotations
 
 import gzip
+import json
 import mmap
+import re
 import sys
 import tempfile
 import zlib
@@ -24,6 +30,15 @@ STDIN: Final = "-"
 BATCH_LINES: Final = 1_000
 # Of a longer line only this much is read into memory; one byte more than allowed is too large.
 _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
+
+# The beginning of an array that goes on, and of a value on several lines.
+_ARRAY: Final = re.compile(rb"\[\s*(?:[\[{]|\Z)")
+_SPREAD: Final = re.compile(rb"[\[{]\Z")
+_NEXT: Final = re.compile(rb"\}\s*\{")
+# What tells where an object ends: its braces, where no text holds them.
+_MARK: Final = re.compile(rb"\\.|[\"{}\n]", re.DOTALL)
+_BETWEEN: Final = b"[], \t\r\n"
+_CHUNK_BYTES: Final = 1 << 18
 
 
 class Lines(NamedTuple):
@@ -76,12 +91,76 @@ def _lines(name: str, stream: IO[bytes]) -> Iterator[bytes]:
         raise InputError(f"cannot read {name}: it {NOT_UTF8}")
     if kind := binary_kind(line):
         raise InputError(f"cannot read {name}: it is {kind}")
+    line, following = line.removeprefix(MARK), b""
+    if line.lstrip().startswith(b"[") and line.rstrip().endswith(b"]"):
+        following = stream.readline(_READ_AT_MOST + 1)  # an array on each line is no document
+    if not following.strip() and _is_document(_bare(line)):
+        yield from _objects(stream, line)
+        return
     while line:
         rest = line
         while not rest.endswith(b"\n") and len(rest) > MAX_EVENT_BYTES:
             rest = stream.readline(_READ_AT_MOST + 1)
         yield _bare(line)
-        line = stream.readline(_READ_AT_MOST + 1)
+        line, following = following or stream.readline(_READ_AT_MOST + 1), b""
+
+
+def _is_document(line: bytes) -> bool:
+    """Tell by the first line whether the values of a file do not have a line each."""
+    if _ARRAY.match(line) or _SPREAD.match(line):
+        return True
+    if not (line.startswith(b"{") and _NEXT.search(line)):
+        return False
+    text = line.decode(errors="replace")
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return text[end:].lstrip().startswith("{")
+
+
+def _objects(stream: IO[bytes], start: bytes) -> Iterator[bytes]:
+    """Yield the JSON objects of a file wherever they stand, and what else stands between them."""
+    held, depth, in_text = b"", 0, False
+    for chunk in _chunks(stream, start):
+        begin = 0
+        braces, in_text = _braces(chunk, in_text)
+        for brace in braces:
+            opens = brace[0] == b"{"
+            if opens and not depth:
+                if other := (held + chunk[begin : brace.start()]).strip(_BETWEEN):
+                    yield other
+                held, begin = b"", brace.start()
+            elif depth == 1 and not opens:
+                yield (held + chunk[begin : brace.end()])[:_READ_AT_MOST]
+                held, begin = b"", brace.end()
+            depth = max(0, depth + (1 if opens else -1))
+        held = (held + chunk[begin:])[:_READ_AT_MOST]
+    if other := held.strip(_BETWEEN):
+        yield other
+
+
+def _chunks(stream: IO[bytes], chunk: bytes) -> Iterator[bytes]:
+    """Yield the rest of a file after its first chunk; none ends within an escape."""
+    while chunk:
+        while chunk.endswith(b"\\") and (more := stream.read(1)):
+            chunk += more
+        yield chunk
+        chunk = stream.read1(_CHUNK_BYTES)  # type: ignore[attr-defined]  # what a pipe has now
+
+
+def _braces(chunk: bytes, in_text: bool) -> tuple[list[re.Match[bytes]], bool]:  # noqa: FBT001
+    """Return the braces that no text holds, and whether the chunk ends within a text."""
+    braces = []
+    for found in _MARK.finditer(chunk):
+        mark = found[0]
+        if mark == b'"':
+            in_text = not in_text
+        elif mark == b"\n":
+            in_text = False  # no text of JSON holds one: a lost quote costs its line alone
+        elif not in_text and len(mark) == 1:
+            braces.append(found)
+    return braces, in_text
 
 
 def _bare(line: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Rows of tables as the lines of an event file: what warehouses export."""
+"""Rows of tables as the lines of an event file, and folders of parts: what warehouses export."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 from streameval.base.errors import InputError
 from streameval.base.extras import require
 from streameval.base.in_memory import InMemory
-from streameval.base.paths import TABLES, kind_of
-from streameval.profiles.binary_values import as_json
+from streameval.base.paths import TABLES, is_folder, kind_of
+from streameval.profiles.binary_values import as_json, text_of_bytes
 
 # pandas makes floats of whole numbers where a cell of the column is missing.
 _WHOLE: Final = ("ts", "position")
@@ -26,13 +26,37 @@ _VALUE: Final = re.compile(r"-?\d*\.?\d+\Z|\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}\b")
 
 
 def with_rows(names: Sequence[str]) -> list[str]:
-    """Return the names of event files; a table's has its rows as lines, read anew each time."""
+    """Return the names of event files; a table's has its rows as lines, read anew each time.
+
+    A folder stands for the files below it in the order of their names, but for those with a point
+    or an underscore in front. Raises `InputError` for one without files.
+    """
     return [
         InMemory.of(name, _Rows(name, read))
         if (read := _READERS.get(kind_of(name)[0])) and not isinstance(name, InMemory)
         else name
-        for name in names
+        for given in names
+        for name in _files_of(given)
     ]
+
+
+def _files_of(name: str) -> list[str]:
+    """Return the name of a file, or of the files below a folder."""
+    try:
+        if isinstance(name, InMemory) or not is_folder(name):
+            return [name]
+        folder = Path(name)
+        found = sorted(path for path in folder.rglob("*") if path.is_file())
+    except OSError:
+        return [name]  # whoever opens it is told why that cannot be
+    parts = [
+        str(path)
+        for path in found
+        if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+    ]
+    if not parts:
+        raise InputError(f"{name}: a folder without files of events")
+    return parts
 
 
 class _Rows:
@@ -113,10 +137,20 @@ def lines_of_rows(rows: Any) -> Iterator[bytes]:
 
     cast = pa.schema([pa.field(f.name, _event_type(rows, f)) for f in rows.schema])
     cells = rows.cast(cast, safe=False)  # nanoseconds go
+    has_bytes = any("binary" in str(field.type) for field in cells.schema)
     for first in range(0, cells.num_rows, _ROWS):
         for row in cells.slice(first, _ROWS).to_pylist(maps_as_pydicts="lossy"):
             event = {name: value for name, value in row.items() if value is not None}
-            yield line_of("a row", event)
+            yield line_of("a row", _with_texts(event) if has_bytes else event)
+
+
+def _with_texts(value: Any) -> Any:
+    """Return a value with texts for bytes: many programs that write Parquet call texts binary."""
+    if isinstance(value, dict):
+        return {name: _with_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each) for each in value]
+    return text_of_bytes(value) if isinstance(value, bytes) else value
 
 
 def _event_type(rows: Any, field: Any) -> Any:

@@ -166,6 +166,55 @@ def test_cells_of_parquet_are_what_json_has(tmp_path):
     assert list(json.loads(line).values()) == list(cells.values())
 
 
+def test_bytes_of_parquet_are_texts(tmp_path):
+    """Spark, Hive and Impala long wrote texts without saying that they are some."""
+    cells = {
+        "'i7'::BLOB": "i7",
+        "'\\xC3\\xA9'::BLOB": "é",
+        "'\\xFF\\x00'::BLOB": "ff00",
+        "['a'::BLOB, 'b'::BLOB]": ["a", "b"],
+        "{'id': 'x'::BLOB, 'n': 1}": {"id": "x", "n": 1},
+        "MAP {'k': 'v'::BLOB}": {"k": "v"},
+        "TIMESTAMP '2026-01-05 12:00:00'": "2026-01-05T12:00:00",
+    }
+    named = ", ".join(f"{cell} AS c{number}" for number, cell in enumerate(cells))
+    duckdb.sql(f"COPY (SELECT {named}) TO '{tmp_path}/a.parquet'")
+    (name,) = with_rows([f"{tmp_path}/a.parquet"])
+    (line,) = name.data
+    assert list(json.loads(line).values()) == list(cells.values())
+
+
+def test_a_folder_stands_for_its_parts(tmp_path, monkeypatch):
+    """Spark's folders, with a mark of success, checksums, and a folder for each day."""
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps(event) + "\n" for event in NATIVE]
+    for number, line in enumerate(lines):
+        part = tmp_path / f"export/day={number // 2}/part-{number:05}.json"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(line)
+    for junk in ("_SUCCESS", ".part-00000.json.crc", "_delta_log/0.json", "day=0/._x.json"):
+        (tmp_path / "export" / junk).parent.mkdir(exist_ok=True)
+        (tmp_path / "export" / junk).write_text("junk")
+    (tmp_path / "whole.jsonl").write_text("".join(lines))
+    found, wanted = (
+        streameval("replay", name, "--json", folder=tmp_path).stdout
+        for name in ("export", "whole.jsonl")
+    )
+    assert found == wanted
+    assert repr(replay("export")) == repr(replay("whole.jsonl"))
+    (tmp_path / "rows").mkdir()
+    written(tmp_path, "rows/1.parquet", LISTS)
+    written(tmp_path, "rows/2.csv.gz", [row | {"shown": "a1"} for row in LISTS])
+    assert [event["request_id"] for event in mapped(tmp_path, "rows")] == ["007", "8"] * 2
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none/_SUCCESS").touch()
+    done = streameval("map", "none", "--init", folder=tmp_path, text=True)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "streameval: none: a folder without files of events\n",
+    )
+
+
 def test_records_of_avro_are_rows(tmp_path):
     text = {"type": "array", "items": "string"}
     at = {"type": "long", "logicalType": "timestamp-micros"}

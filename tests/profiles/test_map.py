@@ -422,9 +422,9 @@ def test_a_draft_takes_the_message_that_it_was_made_of_whatever_stands_there(val
             "looks like a table (CSV or TSV): send JSON objects; a file of rows is read",
         ),
         (
-            '{\n"a": 1\n}\n',
+            "{'a': 1}\n",
             ("--init",),
-            "looks like JSON over several lines: write one event a line",
+            "looks like Python's repr of a dict: write it with json.dumps",
         ),
         ("5\n", ("--init",), "no line is a JSON object; of the first one: "),
     ],
