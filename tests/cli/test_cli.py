@@ -538,8 +538,8 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, name, content):
     assert_one_line(streameval("replay", path), 2, "cannot read", name)
 
 
-def test_a_folder_is_no_file(tmp_path):
-    assert_one_line(streameval("replay", tmp_path), 2, "cannot read", "directory")
+def test_a_folder_needs_files(tmp_path):
+    assert_one_line(streameval("replay", tmp_path), 2, "a folder without files of events")
 
 
 @pytest.mark.parametrize(
