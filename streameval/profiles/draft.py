@@ -92,7 +92,7 @@ def draft(values: Sequence[bytes]) -> str:
             "# Check and complete it; `streameval map FILE --profile THIS --explain` says what",
             "# each line becomes. docs/profiles.md has the language.",
             *([f"# No rule takes {', '.join(left)}."] if left else []),
-            *([f"split: {in_yaml(split)}"] if split else []),
+            *([f"split: {in_yaml(split if split[1:] else split[0])}"] if split else []),
             "rules:",
             *rules,
             "",
@@ -100,8 +100,10 @@ def draft(values: Sequence[bytes]) -> str:
     )
 
 
-def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequence[dict[str, Any]]]:
-    """Return the path of several events in one message, "" without one, and the fields of each.
+def _parts(
+    whole: Sequence[dict[str, Any]], depth: int = 0
+) -> tuple[list[str], Sequence[dict[str, Any]]]:
+    """Return the path of several events in one message, step by step, and the fields of each.
 
     A message that is one event may stand beside such.
     """
@@ -122,13 +124,13 @@ def _parts(whole: Sequence[dict[str, Any]], depth: int = 0) -> tuple[str, Sequen
         alone = [one for one in whole if kind in one and not isinstance(one.get(path), list)]
         if says:  # what is missing is the time
             if any(_OF_EVENTS.search(name_of(one)) for one in each):
-                return path, parts
+                return [path], parts
         elif (each or times) and kind:
             if tells(parts, most=not (each and paths_of("kind", first))):
-                return f"{path}[]" if depth else path, parts + alone
+                return [path], parts + alone
         elif depth < _DEEPEST and (inner := _parts(parts, depth + 1))[0]:
-            return f"{path}[].{inner[0]}", inner[1]
-    return "", whole
+            return [path, *inner[0]], inner[1]
+    return [], whole
 
 
 def _rules(read: Sequence[dict[str, Any]], fields: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -232,7 +234,7 @@ def _rule(
     own_id = next((path for path in own if path in fields), "") or _made_id(fields)
     if both and (taken := taken_of_list(group)):
         return _list_and_taken(when, act, fields, own_id, taken)
-    lists, items = lists_of_items(fields), paths_of("item_id", fields)
+    lists, items = all_lists(fields), paths_of("item_id", fields)
     unnamed = act == "shown" and not items and (has_several(group) or lists_in_text(fields))
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
@@ -304,7 +306,7 @@ def _slate(when: str, fields: dict[str, Any], own_id: str = "request_id") -> str
     """Return a rule for a whole list."""
     unnamed = [(path, one[0]) for path, one in fields.items() if isinstance(one, list) and one]
     unnamed += lists_in_text(fields)
-    path, first = [*lists_of_items(fields), *unnamed, ("items", {})][0]
+    path, first = [*all_lists(fields), *unnamed, ("items", {})][0]
     items = in_yaml(path)
     if isinstance(first, dict):
         inner = dict(leaves_of(first, ""))

@@ -183,13 +183,13 @@ class Profile(_Model):
     """A profile. The first rule that holds maps a message; without one, it is ignored.
 
     `unwrap` are paths of which the first that finds something is the message, `split` is the path
-    of several messages in one. An envelope of CloudEvents is taken off before. `native`: messages
-    are events of streameval. With `record_time` a message without a time has its record's. JSON may
-    have a registry's frame, which is taken off. In `typed_json` values name their types, as in JSON
-    of Avro, MongoDB, DynamoDB or OpenTelemetry. Avro and Protobuf are read by `schemas`: the file
-    of each id of a registry, or one file for values without a frame, with the type `message` of
-    Protobuf, or its first; MessagePack needs none. A configured registry reads framed values of any
-    profile.
+    of several messages in one; of several paths each begins at the parts before it. An envelope of
+    CloudEvents is taken off before. `native`: messages are events of streameval. With `record_time`
+    a message without a time has its record's. JSON may have a registry's frame, which is taken off.
+    In `typed_json` values name their types, as in JSON of Avro, MongoDB, DynamoDB or OpenTelemetry.
+    Avro and Protobuf are read by `schemas`: the file of each id of a registry, or one file for
+    values without a frame, with the type `message` of Protobuf, or its first; MessagePack needs
+    none. A configured registry reads framed values of any profile.
     """
 
     description: str = ""
@@ -197,7 +197,7 @@ class Profile(_Model):
     schemas: str | dict[str, str] = Field(default_factory=dict)
     message: str = ""
     unwrap: str | tuple[str, ...] = ()
-    split: str | None = None
+    split: str | tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     native: bool = False
     record_time: bool = False

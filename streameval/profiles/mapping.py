@@ -154,12 +154,10 @@ class Mapping:
             self.parse = lambda value: without_types(parse("json", value))
         else:
             self.parse = partial(parse, profile.format)
-        unwrap = (profile.unwrap,) if isinstance(profile.unwrap, str) else profile.unwrap
         self.profile = profile
         self._native, self._format = profile.native, profile.format
-        self._unwrap = [compile_path(path) for path in unwrap]
-        self._split = None if profile.split is None else compile_path(profile.split)
-        self._split_text = profile.split
+        self._unwrap = _compiled(profile.unwrap)
+        self._splits = _compiled(profile.split)
         may_lack = ("ts",) if profile.record_time else ()
         self._rules = [
             _CompiledRule(rule, at, may_lack) for at, rule in enumerate(profile.rules, 1)
@@ -179,11 +177,12 @@ class Mapping:
         if self._unwrap:
             inner = map(self._unwrapped, messages)
             messages = chain.from_iterable(map(self._bare, inner))  # one envelope in another
-        if self._split is None:
-            return messages
-        if messages.__class__ is tuple:  # nearly always it is the value alone
-            return self._parts(value)
-        return chain.from_iterable(map(self._parts, messages))
+        for split in self._splits:
+            if messages.__class__ is tuple:  # nearly always it is the value alone
+                messages = self._parts(split, value)
+            else:
+                messages = chain.from_iterable(map(partial(self._parts, split), messages))
+        return messages
 
     def _bare(self, value: Any) -> Iterable[Any]:
         """Return the messages of a value: itself alone, where nothing known is around it."""
@@ -193,7 +192,7 @@ class Mapping:
 
     def _unwrapped(self, message: Any) -> Any:
         inner = next(
-            (found for path in self._unwrap if (found := path(message, message)) is not None),
+            (found for _, path in self._unwrap if (found := path(message, message)) is not None),
             message,
         )
         found = [*map(of_text, inner)] if isinstance(inner, list) else of_text(inner)
@@ -201,13 +200,13 @@ class Mapping:
             return found
         return within({name: each for name, each in message.items() if each is not inner}, found)
 
-    def _parts(self, message: Any) -> Iterable[Any]:
-        assert self._split is not None, "only then are there parts"
-        parts = self._split(message, message) if isinstance(message, dict) else None
+    def _parts(self, split: tuple[str, Path], message: Any) -> Iterable[Any]:
+        text, path = split
+        parts = path(message, message) if isinstance(message, dict) else None
         if parts is None:
-            return (message,)
+            return [message]
         if not isinstance(parts, list):
-            raise MappingError(f"split: {self._split_text} finds no list")
+            raise MappingError(f"split: {text} finds no list")
         if self._native:  # no rule looks around an event
             return parts
         held: dict[str, Any] = {
@@ -547,6 +546,11 @@ def _field(name: str, source: str | Take, *, required: bool = False) -> _Field:
     assert take.product is not None, "the language sees to it"
     factors = [compile_path(path) for path in take.product]
     return _Field(name, _product(factors), convert, " * ".join(take.product), required)
+
+
+def _compiled(paths: str | Sequence[str]) -> list[tuple[str, Path]]:
+    """Return one path or several with their texts."""
+    return [(path, compile_path(path)) for path in ([paths] if isinstance(paths, str) else paths)]
 
 
 def _product(factors: Sequence[Path]) -> Path:

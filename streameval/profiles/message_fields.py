@@ -26,8 +26,8 @@ _WORDS: Final = {
     "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t"
     " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
-    " accountid subscriberid viewerid shopperid actorid customer visitor shopper deviceid"
-    " anonymousid anonid guestid cookieid sessionid session actor cookie sub who u",
+    " accountid subscriberid viewerid shopperid actorid externaluserid customer visitor shopper"
+    " deviceid anonymousid anonid guestid cookieid sessionid session actor cookie sub who u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
@@ -470,11 +470,14 @@ def lists_of_items(fields: dict[str, Any]) -> list[tuple[str, Any]]:
     Those have a known name, such as that of an item or its plural, or objects with the id of one.
     """
     ids = _WORDS["item_id"].split()
-    lists = {path: fields[path] for path in paths_of("items", fields, list)}
-    for path, found in fields.items():
-        if not isinstance(found, list) or _IDENTITIES.search(path) or lists_within(found):
+    plurals = tuple(f"{word}s" for word in ids if len(word) + 1 >= _LONG)
+    whole = {path: one for path, one in fields.items() if not lists_within(one)}
+    lists = {path: whole[path] for path in paths_of("items", whole, list)}
+    for path, found in whole.items():
+        if not isinstance(found, list) or _IDENTITIES.search(path):
             continue
-        if item_ids(found) or name_of(path).removesuffix("s") in ids:
+        name = name_of(path)
+        if item_ids(found) or name.removesuffix("s") in ids or name.endswith(plurals):
             lists.setdefault(path, found)
     ids = [path for path, value in fields.items() if isinstance(value, str)]
     ids = [path for path in ids if name_of(path).endswith("ids") and _IDS.fullmatch(fields[path])]

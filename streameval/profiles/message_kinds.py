@@ -12,6 +12,7 @@ from streameval.profiles.language import in_yaml
 from streameval.profiles.message_fields import (
     above,
     act_of,
+    all_lists,
     examples_of,
     has_several,
     ids_in,
@@ -178,7 +179,7 @@ def tags_of(read: Sequence[dict[str, Any]], kind: str | None) -> tuple[list[str]
     said = [leaves for leaves in kinds if _shows(leaves)] or kinds  # a login is of no item
     acts = {act_of(leaves[kind]) for leaves in said}
     if rest and not acts & {"", "shown", "view"} and _shows(examples_of(rest)):
-        return [f"!{kind}" if without else "" for without in lacks], {f"!{kind}": "shown"}
+        return [_lacks(kind) if without else "" for without in lacks], {_lacks(kind): "shown"}
     return [""] * len(read), {}
 
 
@@ -194,19 +195,24 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
         tags = [tag or _own_time(leaves, known) for leaves, tag in zip(read, tags, strict=True)]
         return tags, {tag: _NAME_OF_TIME.sub("", tag) for tag in tags if tag}
     ids = [path for path in own_ids(read) if _is_of_feedback(path)]
-    tags = [(path if leaves.get(path) else f"!{path}") for leaves in read for path in ids]
+    tags = [(path if leaves.get(path) else _lacks(path)) for leaves in read for path in ids]
     if len(ids) == 1 < len({*tags}):
         return tags, {tag: "shown" if tag.startswith("!") else act_of(tag) for tag in tags}
     lists = [next(chain(lists_of_items(leaves), _lists(leaves)), ("",))[0] for leaves in read]
     if "" not in lists or len({*lists}) != 2:
         return [""] * len(read), {}
     path = max(lists)
-    return [one or f"!{path}" for one in lists], {path: "shown", f"!{path}": "click"}
+    return [one or _lacks(path) for one in lists], {path: "shown", _lacks(path): "click"}
+
+
+def _lacks(path: str) -> str:
+    """Return the condition that a message has nothing at a path."""
+    return f"!({path})" if "." in path else f"!{path}"
 
 
 def _shows(fields: dict[str, Any]) -> bool:
     """Tell whether messages have items."""
-    return bool(lists_of_items(fields) or paths_of("item_id", fields))
+    return bool(all_lists(fields) or paths_of("item_id", fields))
 
 
 def _is_of_feedback(path: str) -> bool:

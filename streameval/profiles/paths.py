@@ -294,25 +294,33 @@ def _tree(text: str) -> Any:
     except (jmespath.exceptions.JMESPathError, ValueError) as error:
         said = str(error).splitlines()[0]
         raise ConfigError(f"{text!r} is no path of JMESPath: {said}") from None
-    known = _Functions.FUNCTION_TABLE
-    for name, given in _calls(tree):
-        if name not in known:
-            close = "".join(f"; did you mean {one}()?" for one in nearest(name, known))
-            raise ConfigError(f"{text!r}: no function {name}(){close}")
-        wanted = known[name]["signature"]
-        if given < len(wanted) or (given > len(wanted) and not wanted[-1].get("variadic")):
-            raise ConfigError(f"{text!r}: {name}() takes {len(wanted)} values, not {given}")
+    for part in _parts(tree):
+        kind, inner = part["type"], part["children"]
+        if kind == "subexpression" and inner[0]["type"] == "not_expression":
+            raise ConfigError(f"{text!r}: !a.b means (!a).b, which finds nothing: write !(a.b)")
+        if kind == "function_expression":
+            _require_function(text, part["value"], len(inner))
     return tree
 
 
-def _calls(tree: Any) -> Iterator[tuple[str, int]]:
-    """Yield the functions that a tree calls, each with the number of what it is given."""
+def _require_function(text: str, name: str, given: int) -> None:
+    """Raise ConfigError where a path calls what is no function, or with too little or too much."""
+    known = _Functions.FUNCTION_TABLE
+    if name not in known:
+        close = "".join(f"; did you mean {one}()?" for one in nearest(name, known))
+        raise ConfigError(f"{text!r}: no function {name}(){close}")
+    wanted = known[name]["signature"]
+    if given < len(wanted) or (given > len(wanted) and not wanted[-1].get("variadic")):
+        raise ConfigError(f"{text!r}: {name}() takes {len(wanted)} values, not {given}")
+
+
+def _parts(tree: Any) -> Iterator[Any]:
+    """Yield the nodes of a tree."""
     waiting = [tree]
     while waiting:
         part = waiting.pop()
         if isinstance(part, dict):  # a slice has numbers
-            if part["type"] == "function_expression":
-                yield part["value"], len(part["children"])
+            yield part
             waiting += part["children"]
 
 

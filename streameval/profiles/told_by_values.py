@@ -11,6 +11,7 @@ from streameval.profiles.message_fields import (
     ENOUGH,
     ID_LENGTH,
     Told,
+    all_lists,
     columns_of_lists,
     examples_of,
     flags_of,
@@ -94,7 +95,23 @@ def ids_told_by_values(
     # Feedback of a list has its id at another path, and its own at this one.
     told |= {path: Told.of(path, "list" if path in elsewhere else "requestid") for path in unnamed}
     among = [*feedback.values(), *(() if lists else shown.values())] if shown else []
-    return _misnamed(read, among, known) | told
+    return _misnamed(read, among, known) | _of_pages(read) | told
+
+
+def _of_pages(read: Sequence[Fields]) -> dict[str, Told]:
+    """Return the paths of ids that all rows of a moment share, where another one tells the items.
+
+    An ad is on the page of a document, and both have names of items.
+    """
+    fields = examples_of(read)
+    named, times = paths_of("item_id", fields), paths_of("ts", fields)[:1]
+    moments: dict[Any, list[Fields]] = {}
+    for leaves in read if len(named) > 1 and times and not all_lists(fields) else ():
+        moments.setdefault(leaves.get(times[0]), []).append(leaves)
+    several = [rows for rows in moments.values() if len(rows) > 1]
+    alike = [path for path in named if all(len(values_at(path, rows)) == 1 for rows in several)]
+    told = len(several) >= ENOUGH and len(alike) < len(named)
+    return {path: Told.of(path, "") for path in alike if told}
 
 
 def _lists_told(
@@ -376,6 +393,9 @@ def _may_be_id(path: str, *, rarely: bool = False) -> bool:
     return bool(_ID.search(name)) and not is_other
 
 
+_ADDRESSES: Final = {"email", "emailaddress", "useremail"}
+
+
 def users_told(read: Sequence[Fields]) -> dict[str, Told]:
     """Find the id of a user whose own name tells nothing: by what it stands in, or its values."""
     fields = examples_of(read)
@@ -387,7 +407,9 @@ def users_told(read: Sequence[Fields]) -> dict[str, Told]:
         for path, value in fields.items()
         if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
     ]
-    found = found or _told_by_lists(read)
+    found = (
+        found or [path for path in fields if name_of(path) in _ADDRESSES] or _told_by_lists(read)
+    )
     for session in sessions:  # a session has one user
         found = [path for path in found if path not in sessions and _has_one(read, session, path)]
     best = min(found, key=_unlikely_user, default="")

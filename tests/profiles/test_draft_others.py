@@ -487,7 +487,46 @@ def promotions(number, user):
     yield around | clicked | {"onsitead_general_placement": "home"}
 
 
+def snapshots(number, user):
+    """Events in lists in lists, with the user around all: Optimizely's event API."""
+    events = [
+        {"key": "recs_shown", "timestamp": AT, "tags": {"rec_id": f"l{number}", "sku_list": ITEMS}},
+        {"key": "rec_click", "timestamp": AT, "tags": {"rec_id": f"l{number}", "sku": ITEMS[1]}},
+    ]
+    for event in events:
+        visit = {"decisions": [{"campaign_id": "9"}], "events": [event]}
+        yield {"account_id": "1", "visitors": [{"visitor_id": user, "snapshots": [visit]}]}
+
+
+def commerce(number, user):
+    """What shows lists has no kind, and the kind of clicks has a path: mParticle's batches."""
+    products = [{"id": each, "position": place} for place, each in enumerate(ITEMS, 1)]
+    shown = {"product_impressions": [{"product_impression_list": "top", "products": products}]}
+    clicked = {"product_action": {"action": "click", "products": [{"id": ITEMS[1]}]}}
+    for said in (shown, clicked):
+        data = said | {"timestamp_unixtime_ms": AT + number}
+        yield {"mpid": user, "events": [{"event_type": "commerce_event", "data": data}]}
+
+
+def mails(number, user):
+    """Nothing but an address tells the user."""
+    around = {"email": user, "message_id": f"l{number}"}
+    yield around | {"event": "sent", "sent_at": written(number), "recommended_articles": ITEMS}
+    yield around | {"event": "click", "clicked_at": written(number), "article_id": ITEMS[1]}
+
+
+def ads_on_pages(number, user):
+    """Each ad stands on the page of a document, as in Outbrain's log of clicks."""
+    around = {"display_id": f"l{number}", "uuid": user, "timestamp": AT // 1000 + number}
+    for each in ITEMS:
+        yield around | {"document_id": 900 + number, "ad_id": each, "clicked": each == ITEMS[1]}
+
+
 TRACKERS = {
+    ads_on_pages: "l",
+    snapshots: "l",
+    commerce: "made",
+    mails: None,
     addresses: "made",
     stock_keeping: "l",
     shelves: "l",

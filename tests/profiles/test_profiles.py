@@ -967,6 +967,10 @@ def test_a_native_profile_is_the_native_decoder():
             "split() takes 2 values, not 1",
         ),
         (
+            "rules: [{when: '!a.b.c', feedback: {ts: t, user_id: u, item_id: i, kind: k}}]",
+            "'!a.b.c': !a.b means (!a).b, which finds nothing: write !(a.b)",
+        ),
+        (
             "rules: [{feedback: {ts: {from: t, unit: sec}, user_id: u, item_id: i, kind: k}}]",
             "rules.0.feedback.ts: unit 'sec': write one of rfc3339, s, ms, us, ns, auto, or",
         ),
