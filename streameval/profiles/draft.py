@@ -40,6 +40,7 @@ from streameval.profiles.message_kinds import (
     groups_of,
     kind_path,
     tags_of,
+    taken_times,
     telling_time,
     tells,
 )
@@ -239,11 +240,17 @@ def _rule(
     if unnamed or (lists and (act in {"", "shown"} or (act == "view" and has_several(group)))):
         return _slate(when, fields, own_id)
     flags = {act: test for act, test in flags_of(group).items() if act != "shown"}
-    if flags and not lists and items and act in {"", "shown"}:
-        kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
+    if not lists and items and act in {"", "shown"}:
+        item, shown = in_yaml(f"$.{items[0]}"), _impression(when, group)
         rest = {path: value for path, value in fields.items() if not isinstance(value, list)}
-        each = {f"[{kinds}][?@]": '"@"'}
-        return _with_feedback(_impression(when, group), rest, each, in_yaml(f"$.{items[0]}"))
+        if flags:
+            kinds = ", ".join(f"{test} && '{kind}'" for kind, test in flags.items())
+            return _with_feedback(shown, above(rest), {f"[{kinds}][?@]": '"@"'}, item)
+        if times := taken_times(group):
+            each = {f"[{path}][?@]": f"{{const: {kind}}}" for path, kind in times.items()}
+            at: dict[str, Any] = {Told.of("@", "ts"): fields[path] for path in times}
+            rest = {path: value for path, value in rest.items() if path not in times}
+            return _with_feedback(shown, at | above(rest), each, item)
     if not act or not (items or all_lists(fields)):
         return None
     return _impression(when, group) if act == "shown" else _feedback(when, act, fields)
@@ -283,17 +290,17 @@ def _list_and_taken(when: str, act: str, fields: dict[str, Any], own_id: str, of
     item = in_yaml(item_of(first) if first else "@")
     usual = act if act not in {"", "shown"} else "click"
     each = {path: f"{{const: {in_yaml(act_of(said) or usual)}}}" for said, path in of.each.items()}
-    return _with_feedback(slate, rest, each, item)
+    return _with_feedback(slate, above(rest), each, item)
 
 
 def _with_feedback(shown: str, fields: dict[str, Any], each: dict[str, str], item: str) -> str:
     """Return the rule `shown` with feedback for each of what stands in its message too.
 
-    `each` are paths with the kind of feedback.
+    `each` are paths with the kind of feedback, and `fields` what each of them sees.
     """
     parts = []
     for path, kind in each.items():
-        _, _, body = _event("", "feedback", above(fields), item_id=item, kind=kind).partition("\n")
+        _, _, body = _event("", "feedback", fields, item_id=item, kind=kind).partition("\n")
         parts.append(f"      each: {in_yaml(path)}\n{body}")
     if len(parts) > 1:
         parts = [

@@ -18,7 +18,7 @@ from streameval.profiles.message_times import (
     is_written_time,
     may_be_either,
 )
-from streameval.profiles.paths import parts_of
+from streameval.profiles.paths import of_python, parts_of
 
 # Names of fields, the likeliest first, without what is no letter. The last ones are German,
 # Spanish, French, Italian and Portuguese.
@@ -27,19 +27,21 @@ _WORDS: Final = {
     " created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid externaluserid customer visitor shopper"
-    " deviceid anonymousid anonid guestid cookieid sessionid session actor cookie sub who u",
+    " deviceid anonymousid anonid guestid cookieid sessionid session actor cookie sub who usr u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
     " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
     " track book recipe hotel course game ad aid object produkt artikel producto articulo produit"
-    " prodotto articolo produto artigo id",
+    " prodotto articolo produto artigo tweetid"
+    " entityid storyid itm id",
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
-    " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list",
+    " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list"
+    " lst",
     "kind": "event eventname eventtype action actionname actiontype interaction interactiontype"
     " feedback feedbacktype activity activitytype behavior behaviortype behaviour kind type evt"
-    " verb logtype ereignis aktion evento accion evenement azione acao name",
+    " verb verbid logtype ereignis aktion evento accion evenement azione acao name",
     "items": "items products itemids productids results recommendations"
-    " recommendeditems recs hits impressions ads docs shown list ids candidates slate",
+    " recommendeditems recs hits impressions ads docs shown list ids candidates slate itms",
     "position": "position pos rank index slot",
     "variant": "variant variation arm bucket group abgroup testgroup experiment algorithm algo"
     " model",
@@ -58,7 +60,7 @@ _ACTS: Final = {
     "shown": r"\b(imps?\b|impression|show|display|render|serve[ds]?\b|seen\b|expos|visib)"
     # What may also be saved or hidden.
     r"|\A(?!.*\b(sav|shar|dismiss|hid|add|rat(e|ed|ing)\b|appl(y|ied)|skip|accept|reject|open"
-    r"|comment|feedback|report|follow|download)).*\b(recommend|search|lists?\b|responses?\b)",
+    r"|comment|feedback|report|follow|download)).*\b(recommend|suggest|search|lists?\b|responses?\b)",
     "play": r"\b(play|watch|listen)",
     "view": r"\b(view|visit|read\b|pv\b)",
 }
@@ -136,6 +138,15 @@ _OF_COLUMNS: Final = {
     *f"slot pos position rank rec reco recommendation candidate result {_WORDS['item_id']}".split()
 } - {"id"}
 _NO_LETTER: Final = re.compile(r"[^a-z]")
+# The keys of fields in a list, in the order of the alphabet.
+_NAMES_AND_VALUES: Final = {("key", "value"), ("name", "value"), ("k", "v")}
+# What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
+WHO: Final = re.compile(
+    r"user|customer|visitor|member|client|identi[tf]|profile|shopper|viewer|subscriber|account|person"
+    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
+    r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
+    re.IGNORECASE,
+)
 # What needs no quotes in JMESPath.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
 
@@ -220,6 +231,12 @@ def read_json(value: bytes | str) -> Any:
         return msgspec.json.decode(value)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _of_text(text: str) -> Any:
+    """Return the JSON of a text, or the objects of Python in one; None where it has neither."""
+    found = read_json(text)
+    return of_python(text) if found is None and "{" in text else found
 
 
 def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -524,11 +541,15 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         if path:
             yield _with_pairs(path, value)
-            inner = read_json(value) if isinstance(value, str) else None
+            inner = _of_text(value) if isinstance(value, str) else None
             if isinstance(inner, list | dict) and inner:
                 yield from leaves_of(inner, f"from_json({path})")
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
+        yield from _named_values(value, path)
+        return
+    if path and _are_slots(value):
+        yield f"{path}.*", [*value.values()]
         return
     if path and len(value) > 1 and all(map(_NUMBER.match, value)):
         yield _numbered(value, path)
@@ -541,6 +562,25 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     for name, inner in value.items():
         if not (_COLUMN.search(name) and _COLUMN.sub("", name) in columns):
             yield from leaves_of(inner, path_of(name, path))
+
+
+def _named_values(listed: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the fields that a list has as pairs of a name and a value."""
+    rows = listed if isinstance(listed, list) else []
+    keys = {tuple(sorted(row)) if isinstance(row, dict) else () for row in rows}
+    for name, held in _NAMES_AND_VALUES.intersection(keys) if len(keys) == 1 else ():
+        for row in rows:
+            field, value = row[name], row[held]
+            if isinstance(field, str) and _PLAIN_NAME.match(field):
+                word = _NO_LETTER.sub("", field.lower())
+                yield Told.of(f"{path}[?{name} == '{field}'].{held} | [0]", word), value
+
+
+def _are_slots(value: dict[str, Any]) -> bool:
+    """Tell whether objects alike with an item each stand in an object, by the names of places."""
+    keys = {tuple(one) if isinstance(one, dict) else () for one in value.values()}
+    alike = len(value) > 2 and len(keys) == 1
+    return alike and any(name_of(item) != "id" for item in item_ids([*value.values()]))
 
 
 def _are_scored(value: dict[str, Any]) -> bool:

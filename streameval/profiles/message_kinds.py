@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from streameval.profiles.language import in_yaml
 from streameval.profiles.message_fields import (
+    WHO,
     above,
     act_of,
     all_lists,
@@ -61,6 +62,7 @@ def kind_path(read: Sequence[dict[str, Any]]) -> str | None:
         return max(told, key=lambda path: (len(acts[path]), path in named, acts[path].total()))
     listed = {one for leaves in read for one in values_in_lists(leaves)}
     named = [path for path in named if path not in values or not values[path].keys() <= listed]
+    named = [path for path in named if name_of(path) != "name" or not WHO.search(path)]
     return named[0] if named else None
 
 
@@ -189,6 +191,8 @@ def _tags_by_fields(read: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str
     It is the name of a time, as `clickedAt`, or the id of what was done, as `click_id`, that others
     lack. Or some have lists: others are clicks, most likely.
     """
+    if taken_times(read):
+        return [""] * len(read), {}
     tags = [telling_time(leaves) for leaves in read]
     if len({*tags}) > 1:
         known = examples_of(leaves for leaves, tag in zip(read, tags, strict=True) if tag)
@@ -234,6 +238,25 @@ def telling_time(leaves: dict[str, Any]) -> str:
     """Return the path of a time whose name says what was done: of a click before its list's."""
     told = [path for path in _named_times(leaves) if act_of(path)]
     return min(told, key=lambda path: act_of(path) == "shown", default="")
+
+
+def taken_times(read: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return what was done to the items of rows by the paths of its times, none without such rows.
+
+    Each item that was shown has one row, with the time of that, and the others where they came.
+    """
+    fields = examples_of(read)
+    acts = {path: act_of(path) for path in _named_times(fields)}
+    shown = [path for path, act in acts.items() if act == "shown"][:1]
+    rows = {
+        (leaves.get(path), leaves.get(item))
+        for item in paths_of("item_id", fields)[:1]
+        for path in shown
+        for leaves in read
+    }
+    if len(rows) < len(read) or any(None in row for row in rows):
+        return {}
+    return {path: act for path, act in acts.items() if act not in {"", "shown"}}
 
 
 def _named_times(leaves: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ Python quotes them.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
@@ -25,6 +26,8 @@ Path: TypeAlias = Callable[[Any, Any], Any]
 """A function of an element and its message; None where it finds nothing."""
 
 _MESSAGE: Final = "$"
+# A list or an object with texts in the quotes of Python.
+_PYTHON: Final = re.compile(r"\s*[\[{(][\s\[{(]*'")
 # JMESPath takes it for a name, in quotes.
 _ROOT: Final = re.compile(r"(?<![\w'\"`])\$(?=[.\[\s)|]|\Z)")
 _TYPES: Final = {
@@ -47,10 +50,12 @@ class _Functions(Functions):  # type: ignore[misc]
 
     @signature({"types": []})  # type: ignore[untyped-decorator]
     def _func_from_json(self, found: Any) -> Any:
-        """Return what a text of JSON says; what is no text stays. Raises ValueError."""
+        """Return what a text of JSON or Python says, else what is there. Raises ValueError."""
         try:
             return msgspec.json.decode(found) if isinstance(found, str) else found
         except msgspec.DecodeError as error:
+            if value := of_python(found):
+                return value
             raise ValueError(f"from_json(): {error}") from None
         except RecursionError:
             raise ValueError("from_json(): nested too deep") from None
@@ -95,6 +100,16 @@ def compile_path(text: str) -> Path:
     code = Code()
     function: Path = code.function("element, message", [f"return {code.path(text)}"])
     return function
+
+
+def of_python(text: str) -> Any:
+    """Return the list or the object that a text of Python has, as pandas writes them; else None."""
+    if not _PYTHON.match(text):
+        return None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(text)))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
 
 
 def parts_of(text: str, separator: str) -> list[str]:

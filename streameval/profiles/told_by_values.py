@@ -10,6 +10,7 @@ from typing import Any, Final
 from streameval.profiles.message_fields import (
     ENOUGH,
     ID_LENGTH,
+    WHO,
     Told,
     all_lists,
     columns_of_lists,
@@ -39,13 +40,6 @@ _OTHER: Final = re.compile(
 _RARELY: Final = re.compile(r"campaign|app|shop|store")
 # This share of the items of a list is in it once: a few come twice.
 _ONCE: Final = 0.9
-# What the path of a user's id says where its name says nothing: `customer_ids.cookie`.
-_WHO: Final = re.compile(
-    r"user|customer|visitor|member|client|identi[tf]|profile|shopper|viewer|subscriber|account|person"
-    r"|reader|listener|player_?id|buyer|guest|recipient|candidate|consumer|learner|student|patient"
-    r"|nutzer|kunde|usuario|utilisateur|cliente|utente",
-    re.IGNORECASE,
-)
 
 
 def ids_told_by_values(
@@ -405,14 +399,16 @@ def users_told(read: Sequence[Fields]) -> dict[str, Told]:
     found = [
         path
         for path, value in fields.items()
-        if _WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
+        if WHO.search(path) and isinstance(value, str | int) and not isinstance(value, bool)
     ]
     found = (
         found or [path for path in fields if name_of(path) in _ADDRESSES] or _told_by_lists(read)
     )
     for session in sessions:  # a session has one user
         found = [path for path in found if path not in sessions and _has_one(read, session, path)]
-    best = min(found, key=_unlikely_user, default="")
+    best = min(
+        found, key=lambda path: (_unlikely_user(path), len(values_at(path, read)) == 1), default=""
+    )
     same = {best, f"$.{best}", best.removeprefix("$.")}  # of a part, the message has it
     return {path: Told.of(path, "userid") for path in found if path in same}
 
@@ -426,7 +422,7 @@ def _has_one(read: Sequence[Fields], path: str, other: str) -> bool:
 def _unlikely_user(path: str) -> int:
     """Return how unlikely a path is the id of what it stands in: least for an id."""
     name = name_of(path)
-    return 0 if _ID.search(name) else 1 if _WHO.fullmatch(name) else 2
+    return 0 if _ID.search(name) else 1 if WHO.fullmatch(name) else 2
 
 
 def _told_by_lists(read: Sequence[Fields]) -> list[str]:

@@ -522,7 +522,56 @@ def ads_on_pages(number, user):
         yield around | {"document_id": 900 + number, "ad_id": each, "clicked": each == ITEMS[1]}
 
 
+def marts(number, user):
+    """A row for each item that was shown, with the times at which more was done to it."""
+    around = {"rec_id": f"l{number}", "customer_id": user, "shown_at": written(number)}
+    for each in ITEMS:
+        taken = written(number + 1) if each == ITEMS[1] else None
+        yield around | {"product_id": each, "clicked_at": taken, "purchased_at": None}
+    later = around | {"rec_id": f"l{number}x", "shown_at": written(number + 9)}
+    yield later | {"product_id": ITEMS[0], "clicked_at": None, "purchased_at": written(number + 10)}
+
+
+def named_values(number, user):
+    """Fields in a list of names and values."""
+    for name, more in (("shown", {"item_ids": ",".join(ITEMS)}), ("click", {"item_id": ITEMS[1]})):
+        fields = {"request_id": f"l{number}"} | more
+        attributes = [{"name": one, "value": value} for one, value in fields.items()]
+        yield {"event_name": f"reco_{name}", "ts": AT, "user": user, "attributes": attributes}
+
+
+def slots(number, user):
+    """An object of objects, by the names of their places."""
+    around = {"user_id": user, "request_id": f"l{number}", "ts": AT + number}
+    places = {f"place {each}": {"item_id": each, "model": "m"} for each in ITEMS}
+    yield around | {"event": "page_personalized", "slots": places}
+    yield around | {"event": "slot_clicked", "slot": "hero", "item_id": ITEMS[1]}
+
+
+def texts_of_python(number, user):
+    """Lists in texts as pandas writes them."""
+    around = {"user_id": user, "request_id": f"l{number}", "ts": AT + number}
+    recs = str([{"id": each, "score": None, "new": True} for each in ITEMS])
+    yield around | {"event": "recs_served", "recs": recs}
+    yield around | {"event": "rec_clicked", "id": ITEMS[1]}
+
+
+def statements(number, user):
+    """Who, what, and of what: xAPI."""
+    around = {"actor": {"account": {"homePage": "https://x.org", "name": user}}}
+    around["timestamp"] = written(number)
+    result = {"result": {"extensions": {"items": ITEMS}}}
+    yield around | {"id": f"s{number}", "verb": {"id": "https://x.org/verbs/suggested"}} | result
+    verb = {"verb": {"id": "https://x.org/verbs/selected"}}
+    yield around | {"id": f"c{number}", "object": {"id": ITEMS[1]}} | verb
+
+
 TRACKERS = {
+    marts: "l",
+    named_values: "l",
+    slots: "l",
+    texts_of_python: "l",
+    statements: None,
     ads_on_pages: "l",
     snapshots: "l",
     commerce: "made",
@@ -604,6 +653,16 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
         items = {one.item_id} if isinstance(one, ImpressionEvent) else {*one.items}
         assert items <= {*ITEMS}
     assert {one.user_id for one in shown} == {*users}
+
+
+def test_a_row_with_times_is_shown_once_and_taken_at_each_time(tmp_path):
+    _, events = drafted([one for number in range(7) for one in marts(number, "ann")], tmp_path)
+    taken = [event for event in events if isinstance(event, FeedbackEvent)]
+    assert len(events) - len(taken) == 7 * (len(ITEMS) + 1)
+    assert {one.feedback for one in taken} == {"click", "purchase"}
+    assert len(taken) == 14
+    shown = {one.request_id: one.ts for one in events if not isinstance(one, FeedbackEvent)}
+    assert {one.ts - shown[one.request_id] for one in taken} == {60_000}  # a minute after
 
 
 USERS = ["ann", "bob", "cyd"]
