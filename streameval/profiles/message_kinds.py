@@ -243,18 +243,20 @@ def telling_time(leaves: dict[str, Any]) -> str:
 def taken_times(read: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return what was done to the items of rows by the paths of its times, none without such rows.
 
-    Each item that was shown has one row, with the time of that, and the others where they came.
+    Each item or list that was shown has one row, with the time of that, and the others where they
+    came.
     """
     fields = examples_of(read)
     acts = {path: act_of(path) for path in _named_times(fields)}
     shown = [path for path, act in acts.items() if act == "shown"][:1]
+    lists = [path for path, _ in lists_of_items(fields) if path in fields]
     rows = {
-        (leaves.get(path), leaves.get(item))
-        for item in paths_of("item_id", fields)[:1]
+        (leaves.get(path), str(leaves.get(item) or ""))
+        for item in (lists or paths_of("item_id", fields))[:1]
         for path in shown
         for leaves in read
     }
-    if len(rows) < len(read) or any(None in row for row in rows):
+    if len(rows) < len(read) or any(not all(row) for row in rows):
         return {}
     return {path: act for path, act in acts.items() if act not in {"", "shown"}}
 
@@ -279,7 +281,7 @@ def acts_of(
     several = with_lists(groups, acts)
     for said in several:  # "suggestions" shows its suggestions
         is_list = any(name in said.lower() for name in names_of_lists(groups[said][0]))
-        if said in words or (is_list and "shown" not in acts.values()):
+        if said in words or ((is_list or len(several) == 1) and "shown" not in acts.values()):
             acts[said] = acts[said] or "shown"
     if not several and (view := shown_by_views(groups, acts)):
         acts[view] = "shown"
