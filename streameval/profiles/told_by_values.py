@@ -134,7 +134,8 @@ def _lists_told(
     ids = {path: before for path, before in ids.items() if before & elsewhere}
     # At best both have it at one path.
     ids = {path: known for path, known in ids.items() if here.get(path, set()) & known} or ids
-    lists = paths_of("request_id", examples_of(all_shown))[:1]
+    named = paths_of("request_id", examples_of(all_shown))
+    lists = [path for path in named if _count(path, all_shown)][:1]
     count = len(values_at(lists[0], all_shown)) if lists else 0
     of = _count(lists[0], all_shown) if lists else 0
     if whole and 2 * count < of:

@@ -566,7 +566,34 @@ def statements(number, user):
     yield around | {"id": f"c{number}", "object": {"id": ITEMS[1]}} | verb
 
 
+def marts_of_lists(number, user):
+    """A row for each list, with what was clicked of it and when, if anything was."""
+    around = {"rec_id": f"l{number}", "customer_id": user, "product_ids": ITEMS}
+    around["shown_at"] = written(number)
+    yield around | {"clicked_at": written(number + 1), "clicked_product_id": ITEMS[1]}
+    later = {"rec_id": f"l{number}x", "shown_at": written(number + 9)}
+    yield around | later | {"clicked_at": None, "clicked_product_id": None}
+
+
+def null_columns(number, user):
+    """All kinds have all columns, and one that is called like a list's id is never filled."""
+    around = {"user_id": user, "list": f"l{number}", "query": None, "ts": AT + number}
+    yield around | {"event_type": "list_view", "item": ITEMS}
+    yield around | {"event_type": "item_click", "item": [ITEMS[1]]}
+
+
+def stories(number, user):
+    """No name says that a list was shown, and nothing else has one."""
+    around = {"user": user, "feed_id": f"l{number}", "at": written(number)}
+    yield around | {"kind": "feed", "stories": [{"story_id": each} for each in ITEMS]}
+    yield around | {"kind": "click", "story_id": ITEMS[1]}
+    yield around | {"kind": "read", "story_id": ITEMS[1], "seconds": 7}
+
+
 TRACKERS = {
+    marts_of_lists: "l",
+    null_columns: "l",
+    stories: "l",
     marts: "l",
     named_values: "l",
     slots: "l",

@@ -1151,7 +1151,9 @@ def test_a_list_may_have_come_as_a_text():
     """Ids with something between, and JSON; what is no such text is rejected."""
     texts = {"ids": " a|b ||c", "lines": "a \n b\tc", "rows": '[{"id": "a"}, {"id": 2}]', "n": 7}
     texts["pandas"] = str(["a", "b c"])
-    texts["deep"] = "[" * 100_000
+    texts["objects"] = str([{"id": "a'b", "new": True, "was": None}, {"id": 2, "x": ("y", 1.5)}])
+    texts["deep"], texts["nested"] = "[" * 100_000, "['" + "[" * 100_000
+    texts["call"], texts["bytes"] = "['a', exit()]", "[{'id': b'a'}, 'b' * 9]"
     for path, wanted in {
         "split(ids, '|')": ("a", "b", "c"),
         "split(lines, '')": ("a", "b", "c"),
@@ -1163,6 +1165,9 @@ def test_a_list_may_have_come_as_a_text():
         "split('{a},{b}', ',')": ("{a}", "{b}"),
         "split('{a}', '|')": ("{a}",),
         "from_json(rows)[*].id": ("a", "2"),
+        "from_json(objects)[*].id": ("a'b", "2"),
+        "from_json(objects)[1].x[:1]": ("y",),
+        "from_json(pandas)": ("a", "b c"),
         "from_json(from_json('[[5]]'))[0]": ("5",),
         "split(none, '|') || from_json(rows)[].id": ("a", "2"),
     }.items():
@@ -1175,6 +1180,9 @@ def test_a_list_may_have_come_as_a_text():
         "split(n, '|')": "split()",
         "from_json(ids)": "from_json(): JSON is malformed",
         "from_json(deep)": "from_json(): nested too deep",
+        "from_json(nested)": "from_json(): JSON is malformed",
+        "from_json(call)": "from_json(): JSON is malformed",
+        "from_json(bytes)": "from_json(): JSON is malformed",
         "from_json(n)": "`items`: from_json(n) finds no list",
         "from_json(none)": "`items`: from_json(none) finds nothing",
     }.items():
