@@ -30,10 +30,9 @@ _WORDS: Final = {
     " deviceid anonymousid anonid guestid cookieid sessionid session actor cookie sub who usr u",
     "item_id": "itemid productid contentid objectid sku item product articleid videoid movieid"
     " trackid songid episodeid postid newsid documentid docid bookid listingid offerid jobid"
-    " hotelid recipeid titleid assetid adid asin isbn ean gtin article video movie post job song"
-    " track book recipe hotel course game ad aid object produkt artikel producto articulo produit"
-    " prodotto articolo produto artigo tweetid"
-    " entityid storyid itm id",
+    " hotelid recipeid courseid gameid titleid assetid adid asin isbn ean gtin article video movie"
+    " post job song track book recipe hotel course game ad aid object produkt artikel producto"
+    " articulo produit prodotto articolo produto artigo tweetid entityid storyid itm id",
     "request_id": "requestid reqid queryid impressionid listid slateid traceid recommendationid"
     " recid searchid searchqueryuid resultid trackingid attributiontoken request req query list"
     " lst",
