@@ -50,7 +50,7 @@ from streameval.core.oracle import history, users
 from streameval.core.outcome import Span
 from streameval.core.partition import Partition
 from streameval.files import outcome_files
-from streameval.kafka import record_source, unpacking
+from streameval.kafka import unpacking
 from streameval.store.stored_values import parse_arm_users
 from streameval.worker import commits as commits_module
 from streameval.worker import tallies
@@ -311,7 +311,7 @@ class History:
         surely = len([at for at in log.lost & read if start is not None or at >= log.start])
         # Between batches a marker of a transaction may have stood, once transactions were seen.
         most = len((log.lost | log.between) & read)
-        assert surely <= told <= most or (self.world.plain and not told), (
+        assert surely <= told <= most, (
             f"partition {pending.partition} from {begin} to {pending.end}: {told} lost,"
             f" not {surely} to {most}"
         )
@@ -383,12 +383,7 @@ class History:
 
 
 class World:
-    """Brokers, a store, and workers that come and go; `files` take their outcomes.
-
-    With `plain`, workers read by aiokafka's public ways only.
-    """
-
-    plain = False
+    """Brokers, a store, and workers that come and go; `files` take their outcomes."""
 
     def __init__(self, loop, rng, seed):
         self.loop, self.rng, self.seed = loop, rng, seed
@@ -829,7 +824,7 @@ class World:
         # Without a restore it shows by the epoch of what was read: unknown from a batch of the
         # older format on, and behind a gap after the last record that was counted.
         known = all(batch.raw[16] == 2 for batch in log.batches) and before[1] == last + 1
-        if self.plain or not known or rng.random() < 0.5:
+        if not known or rng.random() < 0.5:
             for worker in self.workers:
                 worker.process.kill()
             self.workers.clear()
@@ -998,7 +993,7 @@ def cut_in_steps(monkeypatch):
         monkeypatch.setattr(module, "FLUSH_STEP", 3)
 
 
-def simulate(seed, monkeypatch, kind=World):
+def simulate(seed, monkeypatch):
     """Run one seed to its end; raises what does not hold. Answers the world."""
     holder = []
 
@@ -1006,7 +1001,7 @@ def simulate(seed, monkeypatch, kind=World):
         return await holder[0].cluster.connect(*arguments, **options)
 
     with virtual_time(seed, monkeypatch, connect) as (loop, rng):
-        world = kind(loop, rng, seed)
+        world = World(loop, rng, seed)
         holder.append(world)
         monkeypatch.setattr(commits_module, "settle", watched_settle(world))
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
@@ -1015,8 +1010,6 @@ def simulate(seed, monkeypatch, kind=World):
         monkeypatch.setattr(outcome_files, "PENDING_SECONDS", world.pending_seconds)
         # Batches of more records than this are split.
         monkeypatch.setattr(unpacking, "AT_ONCE", rng.choice((8_000, 3)))
-        if world.plain:
-            monkeypatch.setattr(record_source, "_fast", lambda _: None)
         if random.Random(f"steps of {seed}").random() < STEPWISE_SHARE:
             cut_in_steps(monkeypatch)
         loop.run_until_complete(world.live())

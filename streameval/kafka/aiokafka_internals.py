@@ -2,8 +2,8 @@
 
 aiokafka makes a `ConsumerRecord` of eleven fields for each record and hands them out one by one.
 This takes 1.0 of the 1.6 us that a record costs on its way to us. We need four fields, and lists of
-them. There is no public way to fetched batches, so the fast way stands on private parts of
-aiokafka 0.14:
+them. There is no public way to fetched batches, nor to a fetch that names a topic by its id, so
+reading stands on private parts of aiokafka 0.14:
 
 1. The fetcher keeps the records of a partition in `_records`, as a `FetchResult`. Its
    `_partition_records` is an iterator with a `next_fetch_offset`. `FetchTap` replaces `_records`,
@@ -24,8 +24,8 @@ aiokafka 0.14:
 9. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
-Another version of aiokafka may lack some of this. Then this import fails, or `lacking` names the
-missing part, and `record_source` takes the plain way.
+Another version of aiokafka may lack some of this: the package refuses it. `lacking` names a part
+that a release of 0.14 lacks.
 """
 
 from __future__ import annotations

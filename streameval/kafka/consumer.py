@@ -42,10 +42,10 @@ from streameval.base.nearest import nearest
 from streameval.base.retry import Complaints, answer_within
 from streameval.core.record_mark import RecordMark
 from streameval.kafka.admin import creation
+from streameval.kafka.aiokafka_internals import stop_whole
 from streameval.kafka.connection_errors import REFUSALS, listening, refused_member
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.plain_source import stop
-from streameval.kafka.record_source import RecordSource, open_source
+from streameval.kafka.record_source import RecordSource
 from streameval.kafka.records import BatchLocation, DeadLetter, RecordLists, Records
 from streameval.kafka.security import client_arguments
 from streameval.kafka.unreadable_batches import UnreadableBatches
@@ -125,7 +125,7 @@ class KafkaEventLog:
     `client` are the arguments of `client_arguments`. Records that are fetched and not handed out
     take at most `memory` bytes, packed and unpacked. A worker silent for `session_ms` loses its
     partitions. With `rack`, a replica there answers. A member of the name `instance` that comes
-    back in time has its partitions again without a rebalance. `whole` is that of `open_source`.
+    back in time has its partitions again without a rebalance. `whole` is that of `RecordSource`.
     `max_poll_ms` is for tests.
     """
 
@@ -199,9 +199,7 @@ class KafkaEventLog:
             try:
                 with listening() as heard:
                     await self._ask(consumer.start())
-                self._source = open_source(
-                    consumer, self._client, self._topic, self._memory, whole=self._whole
-                )
+                self._source = RecordSource(consumer, self._topic, self._memory, whole=self._whole)
                 self._consumer = consumer
                 await self._identify()
             except UnreachableError as away:
@@ -221,7 +219,7 @@ class KafkaEventLog:
 
     async def _disconnect(self, consumer: AIOKafkaConsumer, deadline: float) -> None:
         source, self._source, self._consumer = self._source, None, None
-        await answer_within(stop(consumer) if source is None else source.stop(), deadline)
+        await answer_within(stop_whole(consumer) if source is None else source.stop(), deadline)
 
     async def close(self, deadline: float) -> None:
         """Leave the group and close, within `deadline` seconds."""

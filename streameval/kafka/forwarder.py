@@ -45,11 +45,11 @@ from streameval.base.errors import RefusedError, UnreachableError
 from streameval.base.nearest import nearest
 from streameval.base.retry import RETRY_SECONDS, Complaints, Waiting, answer_within
 from streameval.kafka.admin import cluster, our_errors, partitions, warn_of_compaction
+from streameval.kafka.aiokafka_internals import stop_whole
 from streameval.kafka.connection_errors import refused_member
 from streameval.kafka.consumer import member_arguments, unassigned_line
 from streameval.kafka.dead_letters import DeadLetters
-from streameval.kafka.plain_source import stop as stop_reading
-from streameval.kafka.record_source import RecordSource, open_source
+from streameval.kafka.record_source import RecordSource
 from streameval.kafka.records import DeadLetter, RecordLists
 from streameval.kafka.security import client_arguments
 from streameval.kafka.unreadable_batches import UnreadableBatches
@@ -266,7 +266,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             await self._start(producer)
             await consumer.start()
             whole = any(each.reads_records for each in self._decoders.values())
-            self._reader = open_source(consumer, self._client, memory=memory, whole=whole)
+            self._reader = RecordSource(consumer, memory=memory, whole=whole)
             self._unassigned = time.monotonic()
             consumer.subscribe(list(self._decoders), listener=self)
             while not stop.is_set():
@@ -274,7 +274,7 @@ class Forwarder(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         finally:
             self._waiting.close()
             reader, self._reader = self._reader, None
-            reading = stop_reading(consumer) if reader is None else reader.stop()
+            reading = stop_whole(consumer) if reader is None else reader.stop()
             for ending in (reading, producer.stop()):  # they may raise what ended a task of theirs
                 await answer_within(ending, _STOP_SECONDS)
             for letters in self._letters.values():

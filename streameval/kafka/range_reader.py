@@ -15,8 +15,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from streameval.base.errors import UnreachableError
 from streameval.kafka.admin import our_errors
-from streameval.kafka.plain_source import stop
-from streameval.kafka.record_source import RecordSource, open_source
+from streameval.kafka.aiokafka_internals import stop_whole
+from streameval.kafka.record_source import RecordSource
 from streameval.kafka.records import LogIdentity, RecordLists
 from streameval.kafka.security import client_arguments
 
@@ -112,10 +112,10 @@ async def open_range_reader(settings: Settings) -> AsyncIterator[RangeReader]:
             # A consumer stopped before its own tasks have begun raises their cancellation.
             await asyncio.sleep(0)
             whole = settings.decoder().reads_records
-            source = open_source(consumer, client, topic, settings.read_memory, whole=whole)
+            source = RecordSource(consumer, topic, settings.read_memory, whole=whole)
             yield RangeReader(consumer, source, topic)
         finally:
-            await (stop(consumer) if source is None else source.stop())
+            await (stop_whole(consumer) if source is None else source.stop())
 
 
 def records_of(

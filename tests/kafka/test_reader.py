@@ -1,7 +1,4 @@
-"""The event log on real Kafka: positions are ours, whatever the group and the brokers do.
-
-Every test runs on both record sources, but for those of what only the fast one can do.
-"""
+"""The event log on real Kafka: positions are ours, whatever the group and the brokers do."""
 
 import asyncio
 import contextlib
@@ -21,28 +18,11 @@ from streameval.base.limits import MAX_DEAD_LETTER_BYTES
 from streameval.config.settings import Settings
 from streameval.core.events import Rejection
 from streameval.core.record_mark import NO_RECORD, mark
-from streameval.kafka import dead_letters, record_source
+from streameval.kafka import dead_letters
 from streameval.kafka.consumer import KafkaEventLog, client_arguments, open_event_log
 from streameval.kafka.records import DeadLetter
 
 pytestmark = pytest.mark.servers
-
-
-def fast_only(test):
-    """Mark a test of what aiokafka's public ways do not give."""
-    test.fast_only = True
-    return test
-
-
-def pytest_generate_tests(metafunc):
-    sources = ["fast"] if hasattr(metafunc.function, "fast_only") else ["fast", "plain"]
-    metafunc.parametrize("source", sources, indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def source(request, monkeypatch):
-    if request.param == "plain":
-        monkeypatch.setattr(record_source, "_fast", lambda _: None)
 
 
 class Member:
@@ -235,7 +215,6 @@ def test_a_record_is_known_again_as_it_was_handed_out(kafka, size, count, codec)
     asyncio.run(scenario())
 
 
-@fast_only
 def test_a_marker_of_a_transaction_is_no_record(kafka):
     async def scenario():
         topic = await new_topic(kafka)
@@ -425,7 +404,6 @@ def test_a_position_that_the_log_no_longer_holds_makes_the_listener_begin_anew(k
     asyncio.run(scenario())
 
 
-@fast_only
 def test_a_topic_made_anew_has_another_id(kafka):
     async def scenario():
         topic = await new_topic(kafka)
@@ -686,7 +664,6 @@ def test_a_reader_closes_in_time_while_the_broker_is_silent():
     asyncio.run(scenario(servers.mortal_kafka()))
 
 
-@fast_only
 def test_a_reader_whose_client_broke_down_joins_anew(kafka):
     async def scenario():
         topic = await new_topic(kafka)

@@ -12,7 +12,7 @@ import redis as redis_client
 import servers
 from model import COMMIT, Server, first_lists
 from msgspec.msgpack import encode as msgpack
-from world import World, simulate
+from world import simulate
 
 from streameval.base.limits import MAX_TS, MIN_TS
 
@@ -24,12 +24,6 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def test_whatever_fails_users_figures_letters_and_files_equal_the_oracle(seed, monkeypatch):
     """Looked at during the faults too: counters are exactly those of the stored offset's log."""
     simulate(seed, monkeypatch)
-
-
-@pytest.mark.parametrize("seed_of_plain", range(12))
-def test_the_plain_record_source_loses_and_repeats_nothing_either(seed_of_plain, monkeypatch):
-    """As with an aiokafka that lacks what the fast one needs."""
-    simulate(seed_of_plain, monkeypatch, kind=type("Plain", (World,), {"plain": True}))
 
 
 def test_a_seed_does_the_same_every_time(monkeypatch):
