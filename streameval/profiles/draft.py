@@ -270,7 +270,7 @@ def _impression(when: str, group: Sequence[dict[str, Any]]) -> str:
     more = {"item_id": _best("item_id", fields)} | _variant(fields)
     places = sorted(paths_of("position", fields), key=lambda path: -len(values_at(path, group)))
     for place in places[:1]:  # the one that differs most: a place in a row, not the row
-        base = 0 if any(leaves.get(place) == 0 for leaves in group) else 1
+        base = 0 if any(str(leaves.get(place)) == "0" for leaves in group) else 1
         more["position"] = f"{{from: {in_yaml(place)}, base: {base}}}"
     return _event(when, "impression", fields, **more)
 

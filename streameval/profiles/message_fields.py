@@ -23,8 +23,8 @@ from streameval.profiles.paths import of_python, parts_of
 # Names of fields, the likeliest first, without what is no letter. The last ones are German,
 # Spanish, French, Italian and Portuguese.
 _WORDS: Final = {
-    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt at t"
-    " created published recorded logged received",
+    "ts": "ts timestamp time eventtime createdat occurredat sentat datetime date unixtime dt tm at"
+    " t created published recorded logged received",
     "user_id": "userid uid user usrid visitorid customerid clientid distinctid profileid memberid"
     " accountid subscriberid viewerid shopperid actorid externaluserid customer visitor shopper"
     " deviceid anonymousid anonid guestid cookieid sessionid session actor cookie sub who usr u",
@@ -233,9 +233,9 @@ def read_json(value: bytes | str) -> Any:
 
 
 def _of_text(text: str) -> Any:
-    """Return the JSON of a text, or the objects of Python in one; None where it has neither."""
+    """Return what a text of JSON or of Python says; None where it is neither."""
     found = read_json(text)
-    return of_python(text) if found is None and "{" in text else found
+    return of_python(text) if found is None else found
 
 
 def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ def _beside(group: Sequence[dict[str, Any]]) -> Taken | None:
     lists = {
         path: (rows, *_in_parts(path, value))
         for path, value in fields.items()
-        if len(parted(value)[1]) > 1 and f"from_json({path})" not in fields
+        if len(parted(value)[1]) > 1
         if (rows := [parted(leaves[path])[1] for leaves in group if leaves.get(path)])
     }
     flags = {path: act for path, (rows, *_) in lists.items() if (act := act_of_flag(path, rows))}
@@ -539,10 +539,11 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """
     if not isinstance(value, dict):
         if path:
-            yield _with_pairs(path, value)
             inner = _of_text(value) if isinstance(value, str) else None
             if isinstance(inner, list | dict) and inner:
                 yield from leaves_of(inner, f"from_json({path})")
+            else:
+                yield _with_pairs(path, value)
         if isinstance(value, list) and value and _IDENTITIES.search(path):
             yield from leaves_of(value[0], f"{path}[0]")
         yield from _named_values(value, path)

@@ -28,6 +28,8 @@ Path: TypeAlias = Callable[[Any, Any], Any]
 _MESSAGE: Final = "$"
 # A list or an object with texts in the quotes of Python.
 _PYTHON: Final = re.compile(r"\s*[\[{(][\s\[{(]*'")
+# Texts of numpy have blanks alone between them, and Python makes one text of such.
+_APART: Final = re.compile(r"'\s+'")
 # JMESPath takes it for a name, in quotes.
 _ROOT: Final = re.compile(r"(?<![\w'\"`])\$(?=[.\[\s)|]|\Z)")
 _TYPES: Final = {
@@ -104,7 +106,7 @@ def compile_path(text: str) -> Path:
 
 def of_python(text: str) -> Any:
     """Return the list or the object that a text of Python has, as pandas writes them; else None."""
-    if not _PYTHON.match(text):
+    if not _PYTHON.match(text) or _APART.search(text):
         return None
     try:
         return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(text)))

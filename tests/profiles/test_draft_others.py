@@ -682,6 +682,42 @@ def test_a_draft_maps_the_tracker(tracker, tmp_path):
     assert {one.user_id for one in shown} == {*users}
 
 
+def is_flat(tracker):
+    return not any(
+        isinstance(one, dict) for message in tracker(0, "ann") for one in message.values()
+    )
+
+
+@pytest.mark.parametrize("tracker", [*filter(is_flat, TRACKERS)])
+@pytest.mark.parametrize("text", [json.dumps, str])
+def test_cells_of_csv_are_drafted_as_the_values_in_them(tracker, text, tmp_path):
+    """All are texts there: numbers, and lists as JSON or as pandas write them."""
+    messages = [one for n in range(7) for one in tracker(n, ["ann", "bob", "cyd"][n % 3])]
+    cells = [
+        {
+            name: text(one) if isinstance(one, list) else str(one)
+            for name, one in message.items()
+            if one is not None
+        }
+        for message in messages
+    ]
+    wanted, found = (told(drafted(each, tmp_path)[1]) for each in (messages, cells))
+    assert found == wanted
+
+
+def told(events):
+    """Who was shown or took which items of which list, by the kinds of events."""
+    return [
+        (
+            event.user_id,
+            event.request_id,
+            getattr(event, "feedback", None),
+            (event.item_id,) if hasattr(event, "item_id") else tuple(event.items),
+        )
+        for event in events
+    ]
+
+
 def test_a_row_with_times_is_shown_once_and_taken_at_each_time(tmp_path):
     _, events = drafted([one for number in range(7) for one in marts(number, "ann")], tmp_path)
     taken = [event for event in events if isinstance(event, FeedbackEvent)]

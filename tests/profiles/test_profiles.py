@@ -1153,6 +1153,7 @@ def test_a_list_may_have_come_as_a_text():
     texts["pandas"] = str(["a", "b c"])
     texts["objects"] = str([{"id": "a'b", "new": True, "was": None}, {"id": 2, "x": ("y", 1.5)}])
     texts["deep"], texts["nested"] = "[" * 100_000, "['" + "[" * 100_000
+    texts["numpy"] = "['a' 'b']"
     texts["call"], texts["bytes"] = "['a', exit()]", "[{'id': b'a'}, 'b' * 9]"
     for path, wanted in {
         "split(ids, '|')": ("a", "b", "c"),
@@ -1181,6 +1182,7 @@ def test_a_list_may_have_come_as_a_text():
         "from_json(ids)": "from_json(): JSON is malformed",
         "from_json(deep)": "from_json(): nested too deep",
         "from_json(nested)": "from_json(): JSON is malformed",
+        "from_json(numpy)": "from_json(): JSON is malformed",
         "from_json(call)": "from_json(): JSON is malformed",
         "from_json(bytes)": "from_json(): JSON is malformed",
         "from_json(n)": "`items`: from_json(n) finds no list",
