@@ -244,9 +244,7 @@ def examples_of(group: Iterable[dict[str, Any]]) -> dict[str, Any]:
     for leaves in group:
         for path, value in leaves.items():
             known = examples.get(path)
-            if known in (None, [], "", "[]", "{}") or (
-                may_be_either(known) and not may_be_either(value)
-            ):
+            if known in (None, [], "") or (may_be_either(known) and not may_be_either(value)):
                 examples[path] = value
     return examples
 
@@ -540,7 +538,7 @@ def leaves_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     if not isinstance(value, dict):
         if path:
             inner = _of_text(value) if isinstance(value, str) else None
-            if isinstance(inner, list | dict) and inner:
+            if isinstance(inner, list | dict):
                 yield from leaves_of(inner, f"from_json({path})")
             else:
                 yield _with_pairs(path, value)
