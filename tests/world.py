@@ -993,7 +993,7 @@ def cut_in_steps(monkeypatch):
         monkeypatch.setattr(module, "FLUSH_STEP", 3)
 
 
-def simulate(seed, monkeypatch):
+def simulate(seed, monkeypatch, kind=World):
     """Run one seed to its end; raises what does not hold. Answers the world."""
     holder = []
 
@@ -1001,7 +1001,7 @@ def simulate(seed, monkeypatch):
         return await holder[0].cluster.connect(*arguments, **options)
 
     with virtual_time(seed, monkeypatch, connect) as (loop, rng):
-        world = World(loop, rng, seed)
+        world = kind(loop, rng, seed)
         holder.append(world)
         monkeypatch.setattr(commits_module, "settle", watched_settle(world))
         monkeypatch.setattr(ingest_module, "open_files", lambda _: world.files)
