@@ -21,6 +21,7 @@ from jmespath.parser import Parser
 
 from streameval.base.errors import ConfigError
 from streameval.base.nearest import nearest
+from streameval.profiles.binary_values import as_json
 
 Path: TypeAlias = Callable[[Any, Any], Any]
 """A function of an element and its message; None where it finds nothing."""
@@ -109,7 +110,7 @@ def of_python(text: str) -> Any:
     if not _PYTHON.match(text) or _APART.search(text):
         return None
     try:
-        return msgspec.json.decode(msgspec.json.encode(ast.literal_eval(text)))
+        return msgspec.json.decode(msgspec.json.encode(as_json(ast.literal_eval(text))))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 

@@ -38,6 +38,8 @@ _OTHER: Final = re.compile(
 )
 # What is an item where nothing else may be one.
 _RARELY: Final = re.compile(r"campaign|app|shop|store")
+# The names of an address, which tells a user where nothing else does.
+_ADDRESSES: Final = {"email", "emailaddress", "useremail"}
 # This share of the items of a list is in it once: a few come twice.
 _ONCE: Final = 0.9
 
@@ -386,9 +388,6 @@ def _may_be_id(path: str, *, rarely: bool = False) -> bool:
     name = name_of(path)
     is_other = _OTHER.search(name) and not (rarely and _RARELY.search(name))
     return bool(_ID.search(name)) and not is_other
-
-
-_ADDRESSES: Final = {"email", "emailaddress", "useremail"}
 
 
 def users_told(read: Sequence[Fields]) -> dict[str, Told]:

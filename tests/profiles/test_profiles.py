@@ -1153,6 +1153,7 @@ def test_a_list_may_have_come_as_a_text():
     texts["pandas"] = str(["a", "b c"])
     texts["objects"] = str([{"id": "a'b", "new": True, "was": None}, {"id": 2, "x": ("y", 1.5)}])
     texts["deep"], texts["nested"] = "[" * 100_000, "['" + "[" * 100_000
+    texts["parquet"] = str([{"id": b"a"}, {"id": "é".encode()}])
     texts["numpy"] = "['a' 'b']"
     texts["call"], texts["bytes"] = "['a', exit()]", "[{'id': b'a'}, 'b' * 9]"
     for path, wanted in {
@@ -1169,6 +1170,7 @@ def test_a_list_may_have_come_as_a_text():
         "from_json(objects)[*].id": ("a'b", "2"),
         "from_json(objects)[1].x[:1]": ("y",),
         "from_json(pandas)": ("a", "b c"),
+        "from_json(parquet)[*].id": ("a", "é"),
         "from_json(from_json('[[5]]'))[0]": ("5",),
         "split(none, '|') || from_json(rows)[].id": ("a", "2"),
     }.items():
