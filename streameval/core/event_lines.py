@@ -223,4 +223,4 @@ def _unpack_zstd(name: str, raw: IO[bytes], target: str) -> None:
 
 
 def _unreadable(name: str, reason: str) -> str:
-    return f"cannot read {name}: {reason}; give files of JSON lines, plain, .gz or .zst, or -"
+    return f"cannot read {name}: {reason}; give files of JSON, .gz or .zst too, a folder, or -"
