@@ -1,11 +1,15 @@
-"""Kafka: records in, dead letters out. Reading stands on private parts of aiokafka 0.14."""
+"""Kafka: records in, dead letters out. Reading stands on private parts of one aiokafka."""
 
 from importlib.metadata import version
+from typing import Final
 
 from streameval.base.errors import RefusedError
 
-if not version("aiokafka").startswith("0.14."):
+AIOKAFKA: Final = "0.14.0"
+"""The release whose private parts `aiokafka_internals` knows, as pyproject.toml names it."""
+
+if version("aiokafka") != AIOKAFKA:
     raise RefusedError(
-        f"aiokafka {version('aiokafka')} is installed, and reading stands on private parts of 0.14:"
-        " pip install 'aiokafka==0.14.0'"
+        f"aiokafka {version('aiokafka')} is installed, and reading stands on private parts of"
+        f" {AIOKAFKA}: pip install 'aiokafka=={AIOKAFKA}'"
     )

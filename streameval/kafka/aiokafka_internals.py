@@ -3,7 +3,7 @@
 aiokafka makes a `ConsumerRecord` of eleven fields for each record and hands them out one by one.
 This takes 1.0 of the 1.6 us that a record costs on its way to us. We need four fields, and lists of
 them. There is no public way to fetched batches, nor to a fetch that names a topic by its id, so
-reading stands on private parts of aiokafka 0.14:
+reading stands on private parts of aiokafka 0.14.0:
 
 1. The fetcher keeps the records of a partition in `_records`, as a `FetchResult`. Its
    `_partition_records` is an iterator with a `next_fetch_offset`. `FetchTap` replaces `_records`,
@@ -24,17 +24,14 @@ reading stands on private parts of aiokafka 0.14:
 9. The classes of the protocol and of batches let us write requests of newer versions, and unpack
    batches within a budget.
 
-Another version of aiokafka may lack some of this: the package refuses it. `lacking` names a part
-that a release of 0.14 lacks.
+Another release of aiokafka may lack some of this: the package refuses it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Callable, Generator
-from operator import attrgetter
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -47,7 +44,6 @@ from aiokafka.consumer.fetcher import (
     FetchResult,
     PartitionRecords,
 )
-from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import (
     CorruptRecordException,
     UnknownError,
@@ -98,81 +94,8 @@ __all__ = [
     "TaggedFields",
 ]
 
-# Attributes of a consumer that was started.
-_OF_A_CONSUMER: Final = (
-    "_client.cluster._bootstrap_brokers",
-    "_client.cluster.brokers",
-    "_client.cluster.leader_for_partition",
-    "_client._conns",
-    "_client._get_conn",
-    "_client.close",
-    "_client.force_metadata_update",
-    "_client.hosts",
-    "_client.ready",
-    "_client.send",
-    "_coordinator",
-    "_fetcher._client",
-    "_fetcher._fetch_max_bytes",
-    "_fetcher._fetch_task",
-    "_fetcher._get_actions_per_node",
-    "_fetcher._max_partition_fetch_bytes",
-    "_fetcher._records",
-    "_subscription._fetch_count",
-)
-# Names that a function of aiokafka must use, as far as its code tells.
-_USED: Final = (
-    (FetchResult.getall, ("_partition_records",)),
-    (FetchResult._update_position, ("next_fetch_offset",)),
-    (
-        PartitionRecords.__init__,
-        (
-            "_tp",
-            "_records",
-            "_aborted_transactions",
-            "_aborted_producers",
-            "_check_crcs",
-            "_isolation_level",
-            "next_fetch_offset",
-            "_records_iterator",
-            "_unpack_records",
-        ),
-    ),
-    (PartitionRecords.__next__, ("_records_iterator",)),
-    (
-        FetchRequest.__init__,
-        ("_max_wait_ms", "_min_bytes", "_max_bytes", "_isolation_level", "_rack_id"),
-    ),
-    (GroupCoordinator.check_errors, ("_coordination_task",)),
-    (AIOKafkaClient._md_synchronizer, ("_metadata_update",)),
-    (_fetcher_module.Fetcher._proc_fetch_request, ("MemoryRecords", "PartitionRecords")),
-)
-_ARGUMENTS: Final = (
-    "self tp records aborted_transactions fetch_offset key_deserializer value_deserializer"
-    " check_crcs isolation_level"
-)
 _BOOTSTRAP: Final = "bootstrap"
 _LEGACY_CODECS: Final = {1: "gzip_decode", 2: "snappy_decode", 3: "lz4_decode"}
-
-
-def lacking(consumer: AIOKafkaConsumer) -> str:
-    """Name one part that this version of aiokafka lacks; "" where it has all of them."""
-    for path in _OF_A_CONSUMER:
-        try:
-            attrgetter(path)(consumer)
-        except AttributeError:
-            return path
-    for function, names in _USED:
-        code = getattr(function, "__code__", None)
-        for name in names:
-            if code is None or name not in code.co_names:
-                return f"{name} in {function.__qualname__}"
-    if " ".join(inspect.signature(PartitionRecords.__init__).parameters) != _ARGUMENTS:
-        return "the arguments of PartitionRecords"
-    for name in ("_consume_aborted_up_to", "_contains_abort_marker"):
-        if not hasattr(PartitionRecords, name):
-            return name
-    codecs = sys.modules[LegacyRecordBatch.__module__]
-    return next((name for name in _LEGACY_CODECS.values() if not hasattr(codecs, name)), "")
 
 
 # --- The client ---------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from streameval.base.errors import RefusedError
 from streameval.base.limits import READ_MEMORY
 from streameval.core.record_mark import RecordMark
 from streameval.kafka import aiokafka_internals
@@ -26,7 +25,7 @@ class RecordSource:
     Without the `topic`, which may be one of several then, it reads, and answers no questions on it.
     Records that are fetched and not handed out take at most `memory` bytes. With `whole`, values
     know the keys and headers of their records. `unreadable` names, by partition, the batch that
-    cannot be read and why; the reader clears it. Raises `RefusedError` where aiokafka lacks a part.
+    cannot be read and why; the reader clears it.
     """
 
     def __init__(
@@ -37,11 +36,6 @@ class RecordSource:
         *,
         whole: bool = False,
     ) -> None:
-        if missing := aiokafka_internals.lacking(consumer):
-            raise RefusedError(
-                f"this aiokafka lacks a part that reading needs ({missing}):"
-                " pip install 'aiokafka==0.14.0'"
-            )
         self._consumer, self._topic = consumer, topic
         self._fetched = read_record_lists(consumer, memory, whole=whole)
         self.unreadable: dict[TopicPartition, str] = self._fetched.unreadable
