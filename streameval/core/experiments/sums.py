@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -29,7 +29,7 @@ from streameval.base.arrays import Floats, Ints
 from streameval.base.limits import CLUSTERS, MAX_TS, OTHER
 from streameval.core.definition import Definition
 from streameval.core.experiments.definition import MAX_ARMS, Experiment
-from streameval.core.experiments.first_lists import FirstList, FirstValues
+from streameval.core.experiments.first_lists import FirstValues
 from streameval.core.experiments.users import Visit
 from streameval.core.experiments.worths import Worths, widen
 from streameval.core.marks import NEVER
@@ -40,23 +40,26 @@ from streameval.core.windows.aggregate import Aggregate
 # Users of an arm whose visit is known to be noted, 130 bytes each; beyond, all come again.
 MOST_VISITS: Final = 100_000
 
-_Key = tuple[str, str, str]
-"""User, experiment and arm."""
+_Key = tuple[str, ...]
+"""User, experiment and arm: the first three fields of a visit."""
 
 
 class Visits:
-    """The visits that nobody has taken for good, and of each the earliest first list so far."""
+    """The visits that nobody has taken for good, and of each the earliest first list so far.
+
+    Of visits of one key the earlier one is the smaller one.
+    """
 
     def __init__(self) -> None:
-        self._waiting: dict[_Key, FirstList] = {}
-        self._lent: dict[_Key, FirstList] = {}
+        self._waiting: dict[_Key, Visit] = {}
+        self._lent: dict[_Key, Visit] = {}
         # By experiment and arm: the earliest time (ms) at which a user was noted.
         self._met: dict[tuple[str, str], dict[str, int]] = {}
 
     def __iter__(self) -> Iterator[Visit]:
         """Yield all, those that are lent first."""
-        for key, first in chain(self._lent.items(), self._waiting.items()):
-            yield Visit(*key, *first)
+        yield from self._lent.values()
+        yield from self._waiting.values()
 
     @property
     def untaken(self) -> int:
@@ -65,8 +68,12 @@ class Visits:
 
     def add(self, visits: Iterable[Visit]) -> None:
         """Take in visits, in any order."""
-        for user, experiment, arm, time, values in visits:
-            self._add((user, experiment, arm), (time, values))
+        waiting = self._waiting
+        for visit in visits:
+            key = visit[:3]
+            known = waiting.get(key)
+            if known is None or visit < known:
+                waiting[key] = visit
 
     def note(
         self, experiment: str, arm: str, slates: Sequence[Slate], values: Iterable[FirstValues]
@@ -76,11 +83,13 @@ class Visits:
         `values` are those that each slate has as a first list.
         """
         met = self._met.setdefault((experiment, arm), {})
+        visits = []
         for slate, found in zip(slates, values, strict=True):
             user, time = slate.user, slate.time
             if time <= met.get(user, MAX_TS):
                 met[user] = time
-                self._add((user, experiment, arm), (time, found))
+                visits.append(Visit(user, experiment, arm, time, found))
+        self.add(visits)
         if len(met) > MOST_VISITS:
             met.clear()
 
@@ -91,17 +100,12 @@ class Visits:
             taken |= _pop(self._waiting, None if most is None else most - len(taken))
         else:
             taken = _pop(self._waiting, most)
-            for key, first in taken.items():
-                self._lent[key] = min(first, self._lent.get(key, first))
-        return [Visit(*key, *first) for key, first in taken.items()]
-
-    def _add(self, key: _Key, first: FirstList) -> None:
-        known = self._waiting.get(key)
-        if known is None or first < known:
-            self._waiting[key] = first
+            for key, visit in taken.items():
+                self._lent[key] = min(visit, self._lent.get(key, visit))
+        return list(taken.values())
 
 
-def _pop(visits: dict[_Key, FirstList], most: int | None) -> dict[_Key, FirstList]:
+def _pop(visits: dict[_Key, Visit], most: int | None) -> dict[_Key, Visit]:
     """Take up to `most` visits out (None: all), the oldest first."""
     return {key: visits.pop(key) for key in list(islice(visits, most))}
 
