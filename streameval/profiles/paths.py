@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final, TypeAlias
+from warnings import catch_warnings, simplefilter
 
 import jmespath
 import msgspec
@@ -110,7 +111,10 @@ def of_python(text: str) -> Any:
     if not _PYTHON.match(text) or _APART.search(text):
         return None
     try:
-        return msgspec.json.decode(msgspec.json.encode(as_json(ast.literal_eval(text))))
+        with catch_warnings():  # it writes of escapes that are none to standard error
+            simplefilter("ignore")
+            found = ast.literal_eval(text)
+        return msgspec.json.decode(msgspec.json.encode(as_json(found)))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
 

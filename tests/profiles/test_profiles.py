@@ -1154,6 +1154,7 @@ def test_a_list_may_have_come_as_a_text():
     texts["objects"] = str([{"id": "a'b", "new": True, "was": None}, {"id": 2, "x": ("y", 1.5)}])
     texts["deep"], texts["nested"] = "[" * 100_000, "['" + "[" * 100_000
     texts["parquet"] = str([{"id": b"a"}, {"id": "é".encode()}])
+    texts["escapes"] = r"['a\d', 'b']"  # later Pythons warn of it
     texts["numpy"] = "['a' 'b']"
     texts["call"], texts["bytes"] = "['a', exit()]", "[{'id': b'a'}, 'b' * 9]"
     for path, wanted in {
@@ -1171,6 +1172,7 @@ def test_a_list_may_have_come_as_a_text():
         "from_json(objects)[1].x[:1]": ("y",),
         "from_json(pandas)": ("a", "b c"),
         "from_json(parquet)[*].id": ("a", "é"),
+        "from_json(escapes)": (r"a\d", "b"),
         "from_json(from_json('[[5]]'))[0]": ("5",),
         "split(none, '|') || from_json(rows)[].id": ("a", "2"),
     }.items():
