@@ -35,8 +35,13 @@ _READ_AT_MOST: Final = MAX_EVENT_BYTES + 1
 _ARRAY: Final = re.compile(rb"\[\s*(?:[\[{]|\Z)")
 _SPREAD: Final = re.compile(rb"[\[{]\Z")
 _NEXT: Final = re.compile(rb"\}\s*\{")
-# What tells where an object ends: its braces, where no text holds them.
-_MARK: Final = re.compile(rb"\\.|[\"{}\n]", re.DOTALL)
+# A text up to its end. None of JSON holds a line's end: a lost quote costs its line alone.
+_TEXT: Final = rb'[^"\\\n]*(?:\\.[^"\\\n]*)*(["\n]?)'
+_REST_OF_TEXT: Final = re.compile(_TEXT, re.DOTALL)
+# What tells where an object ends: braces and brackets, where no text holds them.
+_MARK: Final = re.compile(rb'"' + _TEXT + rb"|([{}\[\]])", re.DOTALL)
+# More blanks than a program writes between a name and its object.
+_LOOK_BACK: Final = 64
 _BETWEEN: Final = b"[], \t\r\n"
 _CHUNK_BYTES: Final = 1 << 18
 
@@ -121,23 +126,50 @@ def _is_document(line: bytes) -> bool:
 
 def _objects(stream: IO[bytes], start: bytes) -> Iterator[bytes]:
     """Yield the JSON objects of a file wherever they stand, and what else stands between them."""
-    held, depth, in_text = b"", 0, False
+    held, before, in_text = b"", b"", False
+    nesting = bytearray()  # the braces and brackets that are open, from an object's first one on
     for chunk in _chunks(stream, start):
         begin = 0
-        braces, in_text = _braces(chunk, in_text)
-        for brace in braces:
-            opens = brace[0] == b"{"
-            if opens and not depth:
-                if other := (held + chunk[begin : brace.start()]).strip(_BETWEEN):
-                    yield other
-                held, begin = b"", brace.start()
-            elif depth == 1 and not opens:
-                yield (held + chunk[begin : brace.end()])[:_READ_AT_MOST]
-                held, begin = b"", brace.end()
-            depth = max(0, depth + (1 if opens else -1))
+        marks, in_text = _marks(chunk, in_text)
+        for at, mark in marks:
+            if mark in b"]}":
+                if _close(nesting, mark):
+                    yield (held + chunk[begin : at + 1])[:_READ_AT_MOST]
+                    held, begin = b"", at + 1
+                continue
+            if mark == b"{" and nesting.endswith(b"{") and not _is_named(before, chunk, at):
+                nesting.clear()  # the object before has lost its end
+            if nesting:
+                nesting += mark
+            elif mark == b"{":
+                if other := (held + chunk[begin:at]).strip(_BETWEEN):
+                    yield other[:_READ_AT_MOST]
+                held, begin = b"", at
+                nesting += mark
         held = (held + chunk[begin:])[:_READ_AT_MOST]
+        before = (before + chunk)[-_LOOK_BACK:]
     if other := held.strip(_BETWEEN):
         yield other
+
+
+def _close(nesting: bytearray, mark: bytes) -> bool:
+    """Take off what a mark closes, and in it what has lost its end; tell if that was all."""
+    at = nesting.rfind(b"{" if mark == b"}" else b"[")
+    if at >= 0:
+        del nesting[at:]
+    return at == 0
+
+
+def _is_named(before: bytes, chunk: bytes, at: int) -> bool:
+    """Tell whether an object in a chunk follows a name, as each does that is directly in another.
+
+    `before` is what stands before the chunk. Blanks alone tell nothing.
+    """
+    near = chunk[max(0, at - _LOOK_BACK) : at]
+    if at < _LOOK_BACK:
+        near = before + near
+    near = near.rstrip()
+    return not near or near.endswith(b":")
 
 
 def _chunks(stream: IO[bytes], chunk: bytes) -> Iterator[bytes]:
@@ -149,18 +181,19 @@ def _chunks(stream: IO[bytes], chunk: bytes) -> Iterator[bytes]:
         chunk = stream.read1(_CHUNK_BYTES)  # type: ignore[attr-defined]  # what a pipe has now
 
 
-def _braces(chunk: bytes, in_text: bool) -> tuple[list[re.Match[bytes]], bool]:  # noqa: FBT001
-    """Return the braces that no text holds, and whether the chunk ends within a text."""
-    braces = []
-    for found in _MARK.finditer(chunk):
-        mark = found[0]
-        if mark == b'"':
-            in_text = not in_text
-        elif mark == b"\n":
-            in_text = False  # no text of JSON holds one: a lost quote costs its line alone
-        elif not in_text and len(mark) == 1:
-            braces.append(found)
-    return braces, in_text
+def _marks(chunk: bytes, in_text: bool) -> tuple[list[tuple[int, bytes]], bool]:  # noqa: FBT001
+    """Return the braces and brackets that no text holds, and whether the chunk ends in a text."""
+    start, marks = 0, []
+    if in_text:
+        found = _REST_OF_TEXT.match(chunk)
+        assert found is not None, "it may be empty"
+        start, in_text = found.end(), not found[1]
+    for found in _MARK.finditer(chunk, start):
+        if found.lastindex == 1:
+            in_text = not found[1]
+        else:
+            marks.append((found.start(), found[0]))
+    return marks, in_text
 
 
 def _bare(line: bytes) -> bytes:

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import random
+import re
 
 import pytest
 
@@ -87,7 +88,8 @@ def test_lines_stay_lines(tmp_path, text):
         ('[\n{"a": 1},\n{"b": "cut', ['{"a": 1}', '{"b": "cut']),
         ('[\n{"a": 1},\n{"b": {"c": 2},\n', ['{"a": 1}', '{"b": {"c": 2}']),
         ('[{"a": 1},\n7, "x",\n{"b": 2}]', ['{"a": 1}', '7, "x"', '{"b": 2}']),
-        ('[{"a": 1},\n{"lost: 2},\n{"c": 3}]', ['{"a": 1}', '{"lost: 2},\n{"c": 3}']),
+        ('[{"a": 1},\n{"lost: 2},\n{"c": 3}]', ['{"a": 1}', '{"lost: 2}', '{"c": 3}']),
+        ('[{"a": 1,\n{"b": 2},\n{"c": 3}]', ['{"a": 1', '{"b": 2}', '{"c": 3}']),
         ('{"a": 1}{"b": 2}}\n{"c": 3}\n', ['{"a": 1}', '{"b": 2}', "}", '{"c": 3}']),
         ("[", []),
         ("[]", ["[]"]),
@@ -97,6 +99,30 @@ def test_what_is_no_object_of_a_broken_document_is_kept_to_be_rejected(tmp_path,
     (tmp_path / "events").write_text(text)
     found = [value for lines in numbered_lines_of(str(tmp_path / "events")) for value in lines[0]]
     assert [value.decode() for value in found] == wanted
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_lost_brace_or_bracket_costs_its_own_object_alone(tmp_path, monkeypatch, seed, name):
+    source = random.Random(seed)
+    monkeypatch.setattr(event_lines, "_CHUNK_BYTES", source.choice((1, 7, 1 << 18)))
+    rows = [{"n": n, "of": some_object(source), "l": [{"a": n}, 7]} for n in range(9)]
+    text = WRITERS[name]([*rows[:4], "broken", *rows[5:]])
+    whole = json.dumps(rows[4], indent=source.choice((None, 1)))
+    bare = re.sub(r'"(\\.|[^"\\])*"', lambda found: "x" * len(found[0]), whole)
+    # Without its first brace it is no object.
+    lost = source.choice([at for at, sign in enumerate(bare) if at and sign in "{}[]"])
+    (tmp_path / "events").write_text(text.replace('"broken"', whole[:lost] + whole[lost + 1 :]))
+    found = [value for lines in numbered_lines_of(str(tmp_path / "events")) for value in lines[0]]
+    readable = [row for value in found if (row := event_or_none(value)) is not None]
+    assert [row for row in readable if "n" in row] == [*rows[:4], *rows[5:]]
+    assert len(found) > len(readable)
+
+
+def event_or_none(value):
+    try:
+        return json.loads(value)
+    except ValueError:
+        return None
 
 
 def test_of_a_value_that_is_too_large_a_document_keeps_the_beginning(monkeypatch, tmp_path):
