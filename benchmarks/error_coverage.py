@@ -9,14 +9,19 @@ interval of the page and the API. Prints the tables of docs/uncertainty.md.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
 import numpy as np
+from delta_method import delta_arm
 
 from streameval.base.limits import CLUSTERS
 from streameval.stats.cluster_sums import ClusterSums
-from streameval.stats.intervals import Moments, difference, interval
+from streameval.stats.intervals import difference, interval
 from streameval.web.intervals import bounds
 
 ACTIVITY: Final[dict[str, Callable[[np.random.Generator, int], np.ndarray]]] = {
@@ -42,7 +47,7 @@ def held(activity: str, users: int, rate: float, runs: int, seed: int) -> np.nda
     for _ in range(runs):
         arms = [an_arm(chance, activity, users, rate) for _ in "AB"]
         ours = [each.arm() for each in arms]
-        delta = [Moments.of(each.x, each.y).arm() for each in arms]
+        delta = [delta_arm(each.x, each.y) for each in arms]
         if None in ours:
             continue
         row = {"positives_per_impression": ours[0].value, "impressions": int(arms[0].y.sum())}

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from streameval.stats.confidence_sequences import FLOOR, FLOOR_UNEQUAL, UNEQUAL, burn_in, radius
-from streameval.stats.intervals import Moments, normal
+from streameval.stats.intervals import normal
 from streameval.stats.sample_ratio import log_evidence
 
 ALPHA = 0.05
@@ -83,15 +83,25 @@ def compare_runs(
     return tuple((alarms / runs).tolist())
 
 
+def _growing(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
+    """Σx/Σy of the users so far, its squared standard error, their skewness, and their number."""
+    products = (y != 0, x, y, x * x, x * y, y * y, x**3, x * x * y, x * y * y, y**3)
+    users, x, y, xx, xy, yy, xxx, xxy, xyy, yyy = (np.cumsum(each, axis=1) for each in products)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = x / y
+        squares = np.maximum(xx - 2 * ratio * xy + ratio**2 * yy, 0)
+        # Smaller squares are only rounding.
+        seen = np.where(squares > 1e-12 * xx, squares, 0)
+        cubes = xxx - 3 * ratio * xxy + 3 * ratio**2 * xyy - ratio**3 * yyy
+        variance = users * squares / ((users - 1) * y**2)
+        return [ratio, variance, cubes * np.sqrt(users) / seen**1.5, users]
+
+
 def _watched(x: np.ndarray, y: np.ndarray, treated: np.ndarray, planned: int) -> np.ndarray:
-    arms = [
-        Moments.powers(x * mine, y * mine).map(lambda power: np.cumsum(power, axis=1))
-        for mine in (treated, ~treated)
-    ]
-    first, second = (arm.count for arm in arms)
-    apart = np.abs(arms[0].ratio() - arms[1].ratio())
-    variance = arms[0].variance() + arms[1].variance()
-    known = [(arm.variance(), arm.skewness(), arm.count) for arm in arms]
+    (one, *known), (other, *beside) = (_growing(x * mine, y * mine) for mine in (treated, ~treated))
+    apart, known = np.abs(one - other), (known, beside)
+    first, second = (users for *_, users in known)
+    variance = sum(each for each, *_ in known)
     burn_ins = [burn_in(known[0], known[1]), burn_in(known[1], known[0])]
     ready = (first >= burn_ins[0].needed) & (second >= burn_ins[1].needed)
     spread = burn_ins[0].variance + burn_ins[1].variance

@@ -29,7 +29,7 @@ from streameval.checks import sql
 from streameval.checks.evidence import Evidence
 from streameval.core.definition import Definition
 from streameval.core.fingerprint import fingerprint
-from streameval.stats.intervals import Moments, linear_count
+from streameval.stats.intervals import linear_count
 
 HOUR: Final = 3_600_000
 WEEK_HOURS: Final = 7 * 24
@@ -102,11 +102,6 @@ class Hourly:
 def users(sums: Sums) -> int:
     """Estimate the number of users with a row."""
     return linear_count(int(np.count_nonzero(sums[0, 1])), CLUSTERS)
-
-
-def moments(pair: Sums | tuple[Sums, Sums]) -> Moments:
-    """Compute the moments of a numerator in nano-units and a denominator, by cluster."""
-    return Moments.of(pair[0] / NANO, pair[1])
 
 
 def hourly(evidence: Evidence, series: Sequence[Series], since: int, memory: str) -> Hourly:

@@ -18,7 +18,6 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streameval.base.arrays import Floats
 
@@ -68,10 +67,8 @@ class Arm:
 class Moments:
     """Sums of the powers of (x, y) over units: they add over disjoint units.
 
-    Each is a float or an array of one shape (a figure each). `count` is the number of units. Third
-    powers are for the skewness only.
-    Powers lose digits where a deviation is tiny beside its figure: fine for scores, rates and
-    weights, not for times since the epoch.
+    `count` is the number of units. Powers lose digits where a deviation is tiny beside its figure:
+    fine for scores, rates and weights, not for times since the epoch.
     """
 
     count: Any
@@ -80,27 +77,6 @@ class Moments:
     xx: Any
     xy: Any
     yy: Any
-    xxx: Any = 0.0
-    xxy: Any = 0.0
-    xyy: Any = 0.0
-    yyy: Any = 0.0
-
-    @classmethod
-    def powers(cls, x: npt.ArrayLike, y: npt.ArrayLike) -> Moments:
-        """The moments of single units: what `add` or a cumulative sum adds up."""
-        a, b = np.broadcast_arrays(np.asarray(x, np.float64), np.asarray(y, np.float64))
-        # A unit without a denominator (no slate, no impression) is not there.
-        there = (b != 0).astype(np.float64)
-        return cls(there, a, b, a * a, a * b, b * b, a * a * a, a * a * b, a * b * b, b * b * b)
-
-    @classmethod
-    def of(cls, x: npt.ArrayLike, y: npt.ArrayLike) -> Moments:
-        """The moments of units, `x` and `y` of shape (units,): users or clusters of users."""
-        return cls.powers(x, y).map(lambda power: float(np.sum(power)))
-
-    def map(self, change: Any) -> Moments:
-        """The moments with `change` applied to each sum."""
-        return Moments(*(change(getattr(self, field.name)) for field in fields(self)))
 
     def __add__(self, other: Moments) -> Moments:
         """Add the moments of other units."""
@@ -114,42 +90,12 @@ class Moments:
     def variance(self) -> Floats:
         """The squared standard error of Σx/Σy, by the delta method.
 
-        d = x − R·y, n/(n−1) · Σd² / (Σy)², R20 of docs/rules.md; NaN below two units. Deng,
-        Knoblich and Lu, "Applying the delta method in metric analytics", KDD 2018.
+        d = x − R·y, n/(n−1) · Σd² / (Σy)²; NaN below two units. Deng, Knoblich and Lu, "Applying
+        the delta method in metric analytics", KDD 2018.
         """
         ratio = self.ratio()
         squares = np.maximum(self.xx - 2 * ratio * self.xy + ratio**2 * self.yy, 0.0)
         return _divide(self.count * squares, (np.maximum(self.count, 1) - 1) * np.square(self.y))
-
-    def skewness(self) -> Floats:
-        """The skewness of d = x − R·y over units; NaN where d does not vary.
-
-        Σd is 0, so it is the mean of d³ over the mean of d² to the power 3/2.
-        """
-        ratio = self.ratio()
-        squares = np.maximum(self.xx - 2 * ratio * self.xy + ratio**2 * self.yy, 0.0)
-        # Smaller squares are only rounding.
-        squares = np.where(squares > 1e-12 * self.xx, squares, 0.0)
-        cubes = self.xxx - 3 * ratio * self.xxy + 3 * ratio**2 * self.xyy - ratio**3 * self.yyy
-        return _divide(cubes * np.sqrt(self.count), squares**1.5)
-
-    def arm(self, users: int | None = None) -> Arm | None:
-        """Return the arm for an interval or a comparison; None below two units.
-
-        `users` counts the users where the units are clusters of users: m clusters of
-        independent users are √(users/m) times less skewed than users, so that is multiplied back.
-        """
-        count = int(self.count)
-        if count < 2:
-            return None
-        number = count if users is None else max(users, count)
-        return Arm(
-            value=float(self.ratio()),
-            stderr=math.sqrt(float(self.variance())),
-            skewness=float(self.skewness()) * math.sqrt(number / count),
-            units=number,
-            clusters=count,
-        )
 
 
 def _divide(numerator: Any, denominator: Any) -> Floats:

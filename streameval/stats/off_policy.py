@@ -21,7 +21,7 @@ from streameval.base.arrays import Floats
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
 from streameval.stats.cluster_sums import ratio_arm
-from streameval.stats.intervals import Arm, Interval, Moments, interval
+from streameval.stats.intervals import Arm, Interval, interval
 
 # Below this many effective rounds no interval is honest: the estimate is refused.
 LEAST_EFFECTIVE = 30.0
@@ -149,7 +149,7 @@ def estimate(sums: WeightSums) -> OffPolicy:
         )
     elif ips is None or snips is None:
         refused = "all rounds fall into one cluster of users: no standard error, no estimate"
-    weights = Moments.of(sums.weights, sums.rounds).arm()
+    weights = ratio_arm(sums.weights, sums.rounds)
     return OffPolicy(
         rounds=rounds,
         mean_weight=total / rounds,

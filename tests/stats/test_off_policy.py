@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from streameval.base.errors import InputError
 from streameval.base.limits import CLUSTERS
 from streameval.core.windows.tables import cluster_of
+from streameval.stats.cluster_sums import ratio_arm
 from streameval.stats.confidence_sequences import compare
-from streameval.stats.intervals import Moments, Rate, interval, rate_difference
+from streameval.stats.intervals import Rate, interval, rate_difference
 from streameval.stats.off_policy import WeightSums, estimate
 
 SAMPLE = Path(__file__).parents[3] / "shared" / "data" / "obd"
@@ -190,10 +191,10 @@ def test_bts_less_random_is_barely_above_zero_at_one_look_and_open_when_watched(
         clicks, _, users = rounds(policy)
         names, which = np.unique(users, return_inverse=True)
         positives, shown = np.bincount(which, clicks), np.bincount(which)
-        by_user = Moments.of(positives, shown).arm()
+        by_user = ratio_arm(positives, shown)
         assert by_user.clusters == len(names)
         rates.append(Rate(int(clicks.sum()), len(clicks), by_user.stderr, by_user.clusters))
-        arms.append(Moments.of(clicks, np.ones(len(clicks))).arm())
+        arms.append(ratio_arm(clicks, np.ones(len(clicks))))
     assert [rate.positives for rate in rates] == [69, 46]
     found = rate_difference(*rates)
     assert found.value == pytest.approx(0.0023)

@@ -14,8 +14,7 @@ Sums are kept from run to run (`checks.hourly`), so only new rows are read.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,7 +30,6 @@ from streameval.checks.hourly import (
     Hourly,
     Sums,
     hourly,
-    moments,
     series_of,
     total,
     users,
@@ -47,6 +45,7 @@ from streameval.checks.result import (
     percent,
     unanswered,
 )
+from streameval.stats.cluster_sums import ClusterSums, arm_of
 from streameval.stats.confidence_sequences import FLOOR, PLANNED_UNITS, compare, units_needed
 from streameval.stats.intervals import Arm, student
 
@@ -213,7 +212,8 @@ def _variants(
 
 
 def _arm(sums: Sums, index: int) -> Arm | None:
-    return moments(sums[index + 1]).arm(users(sums))
+    x, y = sums[index + 1]
+    return ClusterSums(x, y, users(sums), NANO).arm()
 
 
 def _arms(
@@ -258,19 +258,18 @@ def _period(
     if now is None or not weeks:
         found.early.append("periods are compared after a week")
         return
-    numerators, denominators = np.sum(weeks, axis=0)
-    apart = _apart(now, (numerators, denominators))
+    apart = _apart(now, np.sum(weeks, axis=0))
     if apart is None:
         found.missing.append(f"{label}: too few users, or too much is one user's")
         return
-    difference, error, freedom, was = apart
-    reach = student(1 - 2 * settings.alpha / LOOKS, freedom) * error
+    difference, was = apart
+    reach = student(1 - 2 * settings.alpha / LOOKS, difference.clusters - 1) * difference.stderr
     text = (
         f"{label} against the same hours of {len(weeks)} week{'s' * (len(weeks) > 1)} before:"
-        f" {was + difference:.4g} against {was:.4g}, difference {difference:+.4g}"
-        f" ({difference - reach:+.4g} to {difference + reach:+.4g})"
+        f" {was + difference.value:.4g} against {was:.4g}, difference {difference.value:+.4g}"
+        f" ({difference.value - reach:+.4g} to {difference.value + reach:+.4g})"
     )
-    found.add(text, difference + reach, was, settings.max_drop)
+    found.add(text, difference.value + reach, was, settings.max_drop)
 
 
 def _weeks(sums: Hourly, index: int, begin: int, end: int) -> Iterator[tuple[Sums, Sums]]:
@@ -283,28 +282,21 @@ def _weeks(sums: Hourly, index: int, begin: int, end: int) -> Iterator[tuple[Sum
             yield found
 
 
-def _apart(
-    now: tuple[Sums, Sums], before: tuple[Sums, Sums]
-) -> tuple[float, float, float, float] | None:
-    """Return the difference of two ratios of sums, its standard error, freedom, and `before`.
+def _apart(now: Sequence[Sums], before: Sequence[Sums]) -> tuple[Arm, float] | None:
+    """Return the difference of two ratios of sums, and the ratio `before`.
 
-    The delta method works on each cluster's difference: the same users are on both sides. None if
-    their skewness asks for more clusters before a normal approximation holds.
+    Its error is that of each cluster's difference: the same users are on both sides. None if their
+    skewness asks for more clusters before a normal approximation holds.
     """
-    (x, y), (p, q) = now, before
-    there = (y > 0) | (q > 0)
-    if not y.sum() or not q.sum():
+    one, other = (ClusterSums(x, y, 0, NANO) for x, y in (now, before))
+    if one.value is None or other.value is None:
         return None
-    one, other = x.sum() / y.sum(), p.sum() / q.sum()
-    parts = ((x - one * y) / y.sum() - (p - other * q) / q.sum())[there]
-    count, squares = len(parts), float(np.square(parts).sum())
-    if count < FLOOR or not squares:
+    parts = (one.parts() - other.parts())[one.there | other.there]
+    found = arm_of(one.value - other.value, parts, 0)
+    if found is None or found.clusters < FLOOR or not found.stderr:
         return None
-    skewness = float((parts**3).sum()) * math.sqrt(count) / squares**1.5
-    if count < float(units_needed(skewness, count, count)):
-        return None
-    error = math.sqrt(count / (count - 1) * squares)
-    return (one - other) / NANO, error / NANO, count - 1, other / NANO
+    needed = units_needed(found.skewness, found.clusters, found.clusters)
+    return None if found.clusters < float(needed) else (found, other.value)
 
 
 CHECK: Final = Check(

@@ -18,8 +18,8 @@ from streameval.evaluation.report.curves import CUTOFFS, Band, Curve, Curves, se
 from streameval.evaluation.report.plots import Interval, chart, forest
 from streameval.evaluation.sources import Source
 from streameval.evaluation.sums import evaluate
-from streameval.stats.experiments import Rules, Scored, compare_arms
-from streameval.stats.intervals import Moments, Rate
+from streameval.stats.cluster_sums import ClusterSums
+from streameval.stats.experiments import Rules, Scored, compare_ratios
 
 
 def table(head: str, rows: Sequence[str]) -> str:
@@ -191,10 +191,10 @@ def _scale(low: float | None, high: float | None, by: float) -> tuple[float, flo
     return None if low is None or high is None else (low * by, high * by)
 
 
-def _around(points: Curve, errors: Sequence[float | None]) -> Band:
-    """Return 95 % bounds of points for one look; NaN where there are none."""
-    reach = [math.nan if error is None else ONE_LOOK * error for error in errors]
-    return [(at, value - r, value + r) for (at, value), r in zip(points, reach, strict=True)]
+def _around(points: Curve, errors: Sequence[float]) -> Band:
+    """Return 95 % bounds of shares for one look; NaN where there are none."""
+    found = [(*point, ONE_LOOK * error) for point, error in zip(points, errors, strict=True)]
+    return [(at, max(0, share - reach), share + reach) for at, share, reach in found]
 
 
 def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
@@ -206,9 +206,10 @@ def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
         one, other = segment_name((arm, *labels)), segment_name((control, *labels))
         name = f"{one} − {other}"
         series[name], bands[name] = [], [[], []]
-        for at, scored in compared_by_step(found.so_far.get(one, {}), found.so_far.get(other, {})):
-            if scored.difference is not None:
-                series[name].append((at, scored.difference))
+        for at, difference, scored in compared_by_step(
+            found.so_far.get(one, {}), found.so_far.get(other, {})
+        ):
+            series[name].append((at, difference))
             ends = (scored.low, scored.high, scored.once_low, scored.once_high)
             # Without the wide band the narrow one would be taken for it.
             known = [math.nan if end is None or scored.low is None else end for end in ends]
@@ -232,17 +233,16 @@ def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
 
 
 def compared_by_step(
-    one: Mapping[int, Moments], other: Mapping[int, Moments]
-) -> Iterator[tuple[int, Scored]]:
-    """Compare two arms at each step of either, from the first with two users in both."""
+    one: Mapping[int, ClusterSums], other: Mapping[int, ClusterSums]
+) -> Iterator[tuple[int, float, Scored]]:
+    """Compare two arms at each step of either, from the first on at which both have an error."""
     here = there = None
     for at in sorted({*one, *other}):
         here, there = one.get(at, here), other.get(at, there)
-        sides = [(each, each.arm()) for each in (here, there) if each is not None]
-        arms = [arm for _, arm in sides if arm is not None]
-        if len(arms) == 2:
-            rates = [Rate(sums.x, sums.y, arm.stderr, arm.clusters) for sums, arm in sides if arm]
-            yield at, compare_arms(arms[0], arms[1], Rules(), (rates[0], rates[1]))
+        if here is not None and there is not None:
+            scored = compare_ratios(here, there, Rules())
+            if scored.difference is not None:
+                yield at, scored.difference, scored
 
 
 def outcome_charts(
@@ -264,7 +264,7 @@ def outcome_charts(
             y=SHARE,
             time_step=found.step,
             bands={
-                name: [[(at, max(0, low), high) for at, low, high in _around(points, errors)]]
+                name: [_around(points, errors)]
                 for (name, points), errors in zip(
                     found.time.items(), found.time_errors.values(), strict=True
                 )

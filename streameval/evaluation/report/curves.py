@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from streameval.base.limits import CLUSTERS
+from streameval.evaluation.readers.outcomes import checksums_of
 from streameval.files.locations import is_uri
 from streameval.files.outcome_files import schema_of
 from streameval.files.outcome_reader import whole_rows
 from streameval.files.table_scans import parquet_scan
 from streameval.files.tables import connect, size
-from streameval.stats.intervals import Moments
+from streameval.stats.cluster_sums import ClusterSums
 
 POINTS: Final = 60
 """Points of a curve over time, at most about so many."""
@@ -56,18 +60,18 @@ class Curves:
     """Curves of outcome files; an empty one has nothing to show.
 
     `time`: share of impressions with a positive by the start of a `step` (both ms), for each
-    segment, and `time_errors`: the standard error of each point, clustered by user (None: fewer
-    than two users). `so_far`: the moments of users' positives and impressions, of all slates up to
-    the end of the step that begins there. `rank` and `position`: the same share by rank and by
-    position as sent. `tail`: share of impressions, and `tail_positives` of positives, by share of
-    items, most shown first; `items` counts those. `calibration`: observed share by mean score; None
-    where scores are not within 0 and 1, empty where none is logged.
+    segment, and `time_errors`: the standard error of each point (NaN: fewer than two clusters of
+    users). `so_far`: the sums of positives and impressions of all slates up to the end of the step
+    that begins there. `rank` and `position`: the same share by rank and by position as sent.
+    `tail`: share of impressions, and `tail_positives` of positives, by share of items, most shown
+    first; `items` counts those. `calibration`: observed share by mean score; None where scores are
+    not within 0 and 1, empty where none is logged.
     """
 
     step: int
     time: dict[str, Curve]
-    time_errors: dict[str, list[float | None]]
-    so_far: dict[str, dict[int, Moments]]
+    time_errors: dict[str, list[float]]
+    so_far: dict[str, dict[int, ClusterSums]]
     rank: Curve
     position: Curve
     items: int
@@ -80,13 +84,14 @@ def curves(files: Sequence[str], by: Sequence[str]) -> Curves:
     """Scan outcome files. Raises `InputError`."""
     with connect(files[0]) as connection:
         open_outcomes(connection, files, by)
-        step, time, errors = _time(connection, by)
+        step = _step(connection)
+        time, errors, so_far = _over_time(connection, by, step)
         items, (tail, tail_positives) = tails(connection, _ITEMS, ("impressions", "positives"))
         return Curves(
             step=step,
             time=time,
             time_errors=errors,
-            so_far=_so_far(connection, by, step),
+            so_far=so_far,
             rank=_by_position(connection, "ranks"),
             position=_by_position(connection, "positions"),
             items=items,
@@ -123,27 +128,14 @@ def segment_name(values: Sequence[str]) -> str:
     return " · ".join(value or "-" for value in values)
 
 
-def _time(
-    connection: Any, by: Sequence[str]
-) -> tuple[int, dict[str, Curve], dict[str, list[float | None]]]:
-    first, last = connection.execute(
+def _step(connection: Any) -> int:
+    """Return the length (ms) of a step of the time axis."""
+    ((first, last),) = connection.execute(
         "SELECT epoch_ms(min(time)), epoch_ms(max(time)) FROM slates"
-    ).fetchone()
-    if first is None:
-        return _STEPS[0], {}, {}
-    step = next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
-    rows = connection.execute(
-        f"""
-        SELECT segment, start, count(*), sum(y), sum(x), sum(x * x), sum(x * y), sum(y * y)
-        FROM ({_users(by, step)}) GROUP BY ALL ORDER BY ALL
-        """  # noqa: S608
     ).fetchall()
-    found: dict[str, Curve] = {}
-    errors: dict[str, list[float | None]] = {}
-    for name, start, users, y, x, *products in rows:
-        found.setdefault(name, []).append((start, x / y))
-        errors.setdefault(name, []).append(_error(users, x, y, products))
-    return step, found, errors
+    if first is None:
+        return _STEPS[0]
+    return next((step for step in _STEPS if (last - first) / step <= POINTS), _STEPS[-1])
 
 
 def _users(by: Sequence[str], step: int) -> str:
@@ -157,39 +149,41 @@ def _users(by: Sequence[str], step: int) -> str:
         """  # noqa: S608
 
 
-def _so_far(connection: Any, by: Sequence[str], step: int) -> dict[str, dict[int, Moments]]:
-    """Add up users' sums over time: each step adds its change of the powers of their sums."""
-    powers = ("x", "y", "x*x", "x*y", "y*y", "x*x*x", "x*x*y", "x*y*y", "y*y*y")
-    before = {"x": "(x - here_x)", "y": "(y - here_y)"}
-    changes = (
-        f"sum({power} - {'*'.join(before[name] for name in power.split('*'))})" for power in powers
-    )
+def _over_time(
+    connection: Any, by: Sequence[str], step: int
+) -> tuple[dict[str, Curve], dict[str, list[float]], dict[str, dict[int, ClusterSums]]]:
+    """Return `time`, `time_errors` and `so_far`.
+
+    Each user counts from the first step on that has impressions.
+    """
+    connection.create_function("cluster_of", _clusters_of, ["VARCHAR"], "UTINYINT", type="arrow")
     rows = connection.execute(
         f"""
-        SELECT segment, start, count(*) FILTER (y = here_y), {", ".join(changes)} FROM (
-            SELECT segment, start, x AS here_x, y AS here_y, sum(x) OVER past AS x,
-                sum(y) OVER past AS y
+        SELECT segment, start, cluster_of("user"), sum(x), sum(y), count(*) FILTER (is_first)
+        FROM (
+            SELECT *, start = min(start) OVER (PARTITION BY segment, "user") AS is_first
             FROM ({_users(by, step)})
-            WINDOW past AS (PARTITION BY segment, "user" ORDER BY start)
         ) GROUP BY ALL ORDER BY segment, start
         """  # noqa: S608
     ).fetchall()
-    found: dict[str, dict[int, Moments]] = {}
-    for name, start, *changed in rows:
-        steps = found.setdefault(name, {})
-        added = Moments(*changed)
-        steps[start] = steps[next(reversed(steps))] + added if steps else added
-    return found
+    time: dict[str, Curve] = {}
+    errors: dict[str, list[float]] = {}
+    so_far: dict[str, dict[int, ClusterSums]] = {}
+    for (name, start), part in groupby(rows, itemgetter(0, 1)):
+        _, _, clusters, positives, impressions, users = zip(*part, strict=True)
+        x, y = np.zeros((2, CLUSTERS), np.int64)
+        x[[*clusters]], y[[*clusters]] = positives, impressions
+        arm = ClusterSums(x, y, 0).arm()
+        time.setdefault(name, []).append((start, sum(positives) / sum(impressions)))
+        errors.setdefault(name, []).append(math.nan if arm is None else arm.stderr)
+        steps = so_far.setdefault(name, {})
+        known = steps[next(reversed(steps))] if steps else ClusterSums(x * 0, y * 0, 0)
+        steps[start] = ClusterSums(known.x + x, known.y + y, known.users + sum(users))
+    return time, errors, so_far
 
 
-def _error(users: int, x: int, y: int, products: Sequence[int]) -> float | None:
-    """Return the standard error of x / y by the delta method over users."""
-    if users < 2:
-        return None
-    xx, xy, yy = products
-    # The integers are multiplied out first: nothing cancels in floats.
-    squares = (xx * y * y - 2 * x * y * xy + x * x * yy) / y**2
-    return math.sqrt(squares * users / (users - 1)) / y
+def _clusters_of(users: Any) -> Any:
+    return pa.array(checksums_of(users.combine_chunks()) & (CLUSTERS - 1), pa.uint8())
 
 
 def _by_position(connection: Any, column: str) -> Curve:
