@@ -99,10 +99,9 @@ def _growing(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
 
 def _watched(x: np.ndarray, y: np.ndarray, treated: np.ndarray, planned: int) -> np.ndarray:
     (one, *known), (other, *beside) = (_growing(x * mine, y * mine) for mine in (treated, ~treated))
-    apart, known = np.abs(one - other), (known, beside)
-    first, second = (users for *_, users in known)
-    variance = sum(each for each, *_ in known)
-    burn_ins = [burn_in(known[0], known[1]), burn_in(known[1], known[0])]
+    apart, variance = np.abs(one - other), known[0] + beside[0]
+    first, second = known[-1], beside[-1]
+    burn_ins = [burn_in(known, beside), burn_in(beside, known)]
     ready = (first >= burn_ins[0].needed) & (second >= burn_ins[1].needed)
     spread = burn_ins[0].variance + burn_ins[1].variance
     sequence = ready & (apart > radius(spread, first + second, ALPHA, planned))

@@ -111,7 +111,7 @@ def of_python(text: str) -> Any:
     if not _PYTHON.match(text) or _APART.search(text):
         return None
     try:
-        with catch_warnings():  # it writes of escapes that are none to standard error
+        with catch_warnings():  # of wrong escapes, which later Pythons print
             simplefilter("ignore")
             found = ast.literal_eval(text)
         return msgspec.json.decode(msgspec.json.encode(as_json(found)))

@@ -254,11 +254,9 @@ def test_differences_over_time_are_of_all_slates_so_far(tmp_path: Path) -> None:
     pq.write_table(table(0, rows, DIMENSIONS), path)
     found = curves([str(path)], ["variant"])
     steps = list(compared_by_step(found.so_far["B"], found.so_far["A"]))
-    assert [at for at, _, _ in steps] == sorted(
-        {row.time // found.step * found.step for row in rows}
-    )
+    assert [at for at, _ in steps] == sorted({row.time // found.step * found.step for row in rows})
     bounded = 0
-    for at, _, scored in steps:
+    for at, scored in steps:
         until = [row for row in rows if row.time < at + found.step]
         whole = compare_ratios(*(sums_of(until, arm) for arm in "BA"), Rules())
         for part in ("difference", "low", "high", "once_low", "once_high"):

@@ -79,11 +79,20 @@ def test_every_figure_has_the_standard_error_of_leaving_out_one_cluster(rows):
     assert ratio_arm(x, y).stderr == expected
 
 
+def moments_of(x, y):
+    return Moments(len(x), *(each.sum() for each in (x, y, x * x, x * y, y * y)))
+
+
+@given(units_of_users, st.integers(0, 60))
+def test_moments_of_disjoint_users_add_up(rows, cut):
+    x, y = np.array(rows, np.int64).T
+    assert moments_of(x[:cut], y[:cut]) + moments_of(x[cut:], y[cut:]) == moments_of(x, y)
+
+
 @given(units_of_users)
 def test_moments_have_the_delta_methods(rows):
     x, y = np.array(rows, np.int64).T
-    found = Moments(len(rows), *(each.sum() for each in (x, y, x * x, x * y, y * y)))
-    expected = delta_arm(x, y)
+    found, expected = moments_of(x, y), delta_arm(x, y)
     # Of equal users the moments leave the rounding of a difference of squares.
     allowed = 1e-7 * max(1, expected.value)
     assert math.sqrt(found.variance()) == pytest.approx(expected.stderr, rel=1e-6, abs=allowed)

@@ -206,10 +206,10 @@ def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
         one, other = segment_name((arm, *labels)), segment_name((control, *labels))
         name = f"{one} − {other}"
         series[name], bands[name] = [], [[], []]
-        for at, difference, scored in compared_by_step(
-            found.so_far.get(one, {}), found.so_far.get(other, {})
-        ):
-            series[name].append((at, difference))
+        for at, scored in compared_by_step(found.so_far.get(one, {}), found.so_far.get(other, {})):
+            if scored.difference is None:
+                continue
+            series[name].append((at, scored.difference))
             ends = (scored.low, scored.high, scored.once_low, scored.once_high)
             # Without the wide band the narrow one would be taken for it.
             known = [math.nan if end is None or scored.low is None else end for end in ends]
@@ -234,15 +234,13 @@ def _differences_over_time(found: Curves, rows: Sequence[Compared]) -> str:
 
 def compared_by_step(
     one: Mapping[int, ClusterSums], other: Mapping[int, ClusterSums]
-) -> Iterator[tuple[int, float, Scored]]:
-    """Compare two arms at each step of either, from the first on at which both have an error."""
+) -> Iterator[tuple[int, Scored]]:
+    """Compare two arms at each step of either, from the first on at which both have slates."""
     here = there = None
     for at in sorted({*one, *other}):
         here, there = one.get(at, here), other.get(at, there)
         if here is not None and there is not None:
-            scored = compare_ratios(here, there, Rules())
-            if scored.difference is not None:
-                yield at, scored.difference, scored
+            yield at, compare_ratios(here, there, Rules())
 
 
 def outcome_charts(
